@@ -1,0 +1,19 @@
+"""Algorithms: one file each, pure, unaware of distribution."""
+
+from __future__ import annotations
+
+import importlib
+
+from tessera.algorithms.base import Algorithm
+from tessera.errors import unknown_name
+
+ALGORITHMS: dict[str, str] = {"a2c": "A2C", "dqn": "DQN", "ppo": "PPO"}
+"""Name on the command line -> class, in the module of the same name."""
+
+
+def get(name: str) -> type[Algorithm]:
+    """Find an algorithm's class by name."""
+    if name.lower() not in ALGORITHMS:
+        raise unknown_name("algorithm", name, ALGORITHMS)
+    module = importlib.import_module(f"tessera.algorithms.{name.lower()}")
+    return getattr(module, ALGORITHMS[name.lower()])

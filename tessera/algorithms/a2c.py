@@ -1,0 +1,57 @@
+"""Advantage actor-critic: the synchronous form of A3C (Mnih et al., 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import optax
+
+from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
+from tessera.algorithms.base import Feedback, Schedule, View
+from tessera.maths.distributions import for_actions
+from tessera.maths.losses import value_loss
+
+
+@dataclass(frozen=True)
+class A2C(ActorCriticAlgorithm):
+    """One gradient per short unroll of all environments."""
+
+    name: ClassVar[str] = "a2c"
+    summary: ClassVar[str] = "advantage actor-critic: one policy gradient per short unroll, RMSProp"
+
+    unroll: int = 8
+    """Steps that each environment plays between updates."""
+    learning_rate: float = 1e-3
+    """Step size at the beginning."""
+    rms_decay: float = 0.99
+    """How slowly RMSProp forgets."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """One gradient per unroll."""
+        return Schedule(self.unroll)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """RMSProp."""
+        return optax.scale_by_rms(self.rms_decay, eps=1e-5)
+
+    def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
+        """Policy gradient with the advantage as its weight, value loss, entropy bonus."""
+        del key
+        advantage = self.advantages(batch, summary)
+        observation = self.seen(view.statistics, batch.observation)
+
+        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            head, value = self.network.apply(params, observation)
+            distribution = for_actions(self.world.actions, head)
+            policy = self.mean(-distribution.log_prob(batch.action) * advantage, batch, summary)
+            error = self.mean(value_loss(value, batch.target), batch, summary)
+            entropy = self.mean(distribution.entropy(), batch, summary)
+            total = policy + self.value_coefficient * error - self.entropy_coefficient * entropy
+            return total, {"loss": total, "policy_loss": policy, "value_loss": error, "entropy": entropy}
+
+        gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
+        return gradients, Feedback(metrics)

@@ -1,0 +1,211 @@
+"""What an algorithm author writes, and sees: pure functions over one environment, one group, or rows.
+
+An algorithm is a frozen dataclass: its fields are the hyper-parameters, its methods are pure JAX functions. It never
+learns where it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.envs.base import Spec, Timestep
+from tessera.errors import TesseraError
+from tessera.stores.base import Experience, Sample, Store
+from tessera.stores.queue import Queue
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often each operator runs within one update."""
+
+    unroll: int
+    """Steps that each environment plays per update."""
+    draws: int = 1
+    """Draws from the store per update."""
+    epochs: int = 1
+    """Passes over one draw."""
+    minibatches: int = 1
+    """Gradients per pass."""
+    warmup: int = 0
+    """Unrolls stored before the first draw."""
+    episodic: bool = False
+    """Whether every environment starts afresh before each unroll."""
+
+    @property
+    def applies(self) -> int:
+        """Gradients applied per update."""
+        return self.draws * self.epochs * self.minibatches
+
+
+class Clock(NamedTuple):
+    """Global counters that travel with params, so that no schedule runs on a replica's own clock."""
+
+    applies: jax.Array
+    horizon: jax.Array
+    """Gradients that the whole run will apply."""
+
+    @property
+    def progress(self) -> jax.Array:
+        """How much of the run is over, from 0 to 1."""
+        return jnp.minimum(self.applies / jnp.maximum(self.horizon, 1), 1.0)
+
+
+class State(NamedTuple):
+    """What `apply` owns. All but `statistics` and `clock` is element-wise in the params."""
+
+    params: Any
+    optimizer: Any
+    target: Any = ()
+    """A slow copy of the params, or ()."""
+    statistics: Any = ()
+    """Running moments (observation and reward normalisers), or ()."""
+    clock: Any = None
+    """Kept by the framework."""
+
+
+class View(NamedTuple):
+    """What is published of the state: everything but the optimiser's. `act` sees it without `target`."""
+
+    params: Any
+    target: Any
+    statistics: Any
+    clock: Clock
+
+
+class Transition(NamedTuple):
+    """One step of one environment as `act` records it; a trajectory is the same with a leading time axis."""
+
+    observation: Any
+    action: Any
+    extras: Any
+    """Whatever `act` wants to remember: log-probabilities, say."""
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_observation: Any
+    """What the step led to, before any autoreset."""
+    valid: Any = None
+    """False on reset steps, where nothing was played; None if the environment has none."""
+
+
+class Feedback(NamedTuple):
+    """What a gradient tells besides itself."""
+
+    metrics: dict[str, jax.Array]
+    """Scalars, means over rows."""
+    priorities: jax.Array | None = None
+    """[rows] new priorities, for stores that keep them."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The contract. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
+
+    `act`, `greedy`, `ready` and `digest` see one environment, `prepare` one group, `gradient` rows.
+    """
+
+    name: ClassVar[str] = "algorithm"
+    summary: ClassVar[str] = ""
+    """One line for `tessera algorithms`."""
+    default_envs: ClassVar[int] = 64
+    """Environments where the user names no number; host environments take 16 at the most."""
+
+    spec: Spec | None = field(default=None, kw_only=True, repr=False)
+    """The world it is bound to; set by `bind`, not by users."""
+
+    def bind(self, spec: Spec) -> Self:
+        """Return this algorithm for one kind of world, with every field left to choose chosen."""
+        return dataclasses.replace(self, spec=spec)
+
+    @property
+    def world(self) -> Spec:
+        """The spec; only a bound algorithm has one."""
+        if self.spec is None:
+            raise TesseraError(f"{self.name} is not bound to an environment: call bind(spec) first")
+        return self.spec
+
+    @property
+    def schedule(self) -> Schedule:
+        """How often each operator runs within one update."""
+        raise NotImplementedError
+
+    @property
+    def store(self) -> Store:
+        """Where experience waits; by default it is handed on and used once."""
+        return Queue()
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """An element-wise optax transform, without the learning rate and without clipping by norm."""
+        raise NotImplementedError
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether `absorb` changes the state; if not it is left out of the program."""
+        return False
+
+    def rate(self, clock: Clock) -> Any:
+        """Learning rate now."""
+        raise NotImplementedError
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the params."""
+        raise NotImplementedError
+
+    def start(self, params: Any) -> State:
+        """Make the state around params; element-wise, so that it also starts a flat shard."""
+        return State(params, self.optimizer.init(params))
+
+    def memory(self, env_id: jax.Array) -> Any:
+        """What `act` carries from step to step for one environment; () if nothing."""
+        del env_id
+        return ()
+
+    def ready(self, view: View, memory: Any, key: jax.Array) -> Any:
+        """Prepare the memory for the next unroll; every environment gets the same key."""
+        del view, key
+        return memory
+
+    def act(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Choose what to do: (action, memory, extras)."""
+        raise NotImplementedError
+
+    def greedy(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Choose without exploring: (action, memory)."""
+        action, memory, _ = self.act(view, memory, timestep, key)
+        return action, memory
+
+    def digest(self, view: View, memory: Any, trajectory: Transition) -> tuple[Experience, Any]:
+        """Turn one unroll of one environment, [T, ...], into experience; every leaf keeps a leading axis."""
+        del view
+        return Experience(trajectory, trajectory.valid), memory
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Any, Any]:
+        """Once per draw and group: (batch with a leading axis of rows, summary shared with all groups)."""
+        raise NotImplementedError
+
+    def gradient(self, view: View, batch: Any, summary: Any, key: jax.Array) -> tuple[Any, Feedback]:
+        """Mean gradient over rows; the summary's leaves have a leading axis over all groups."""
+        raise NotImplementedError
+
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Take one step, element by element; `norm` is the global norm of the gradients."""
+        limit = getattr(self, "max_gradient_norm", None)
+        if limit:
+            scale = jnp.minimum(1.0, limit / (norm + 1e-6))
+            gradients = jax.tree.map(lambda g: g * scale, gradients)
+        steps, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
+        rate = self.rate(state.clock)
+        params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
+        return state._replace(params=params, optimizer=optimizer)
+
+    def absorb(self, state: State, summary: Any) -> State:
+        """Fold a draw's summary into the running statistics, after the draw's gradients."""
+        del summary
+        return state

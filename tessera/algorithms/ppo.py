@@ -1,0 +1,73 @@
+"""Proximal policy optimisation (Schulman et al., 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
+from tessera.algorithms.base import Feedback, Schedule, View
+from tessera.envs.base import Box, Spec
+from tessera.maths.distributions import for_actions
+from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
+
+
+@dataclass(frozen=True)
+class PPO(ActorCriticAlgorithm):
+    """Several passes over each unroll, with the policy held near the one that played it."""
+
+    name: ClassVar[str] = "ppo"
+    summary: ClassVar[str] = "proximal policy optimisation: clipped surrogate, GAE, epochs of minibatches"
+
+    epochs: int | None = None
+    """Passes over each unroll; default 4, and 10 for continuous actions."""
+    minibatches: int | None = None
+    """Gradients per pass; default 4, and 32 for continuous actions."""
+    clip: float = 0.2
+    """How far the probability of an action may move before its gradient stops."""
+
+    def chosen(self, spec: Spec) -> dict[str, Any]:
+        """More and smaller minibatches for continuous actions."""
+        continuous = isinstance(spec.actions, Box)
+        return {"epochs": 10 if continuous else 4, "minibatches": 32 if continuous else 4}
+
+    @property
+    def schedule(self) -> Schedule:
+        """Unroll, then epochs of minibatches."""
+        return Schedule(self.unroll, epochs=self.epochs or 4, minibatches=self.minibatches or 4)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam."""
+        return optax.scale_by_adam(eps=1e-5)
+
+    def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
+        """Gradient of the clipped surrogate, the value loss and the entropy bonus."""
+        del key
+        advantage = self.advantages(batch, summary)
+        observation = self.seen(view.statistics, batch.observation)
+
+        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            head, value = self.network.apply(params, observation)
+            distribution = for_actions(self.world.actions, head)
+            log_prob = distribution.log_prob(batch.action)
+            policy = self.mean(ppo_clip(log_prob, batch.log_prob, advantage, self.clip), batch, summary)
+            error = self.mean(value_loss(value, batch.target), batch, summary)
+            entropy = self.mean(distribution.entropy(), batch, summary)
+            total = policy + self.value_coefficient * error - self.entropy_coefficient * entropy
+            moved = jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1) > self.clip
+            return total, {
+                "loss": total,
+                "policy_loss": policy,
+                "value_loss": error,
+                "entropy": entropy,
+                "kl": self.mean(kl_estimate(log_prob, batch.log_prob), batch, summary),
+                "clip_fraction": self.mean(moved.astype(value.dtype), batch, summary),
+            }
+
+        gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
+        return gradients, Feedback(metrics)

@@ -1,0 +1,171 @@
+"""Environments by name, by factory or as objects; `make` gives all of them the interface of `base`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from tessera.envs.base import (
+    PRECISIONS,
+    Actions,
+    Box,
+    DeviceEnvironment,
+    Discrete,
+    Environment,
+    HostEnvironment,
+    HostVector,
+    MultiDiscrete,
+    Spec,
+    Timestep,
+    is_device,
+)
+from tessera.errors import TesseraError, unknown_name
+
+__all__ = [
+    "PRECISIONS",
+    "Actions",
+    "Box",
+    "DeviceEnvironment",
+    "Discrete",
+    "Environment",
+    "HostEnvironment",
+    "HostVector",
+    "MultiDiscrete",
+    "Spec",
+    "Timestep",
+    "is_device",
+    "make",
+]
+
+FAMILIES = ("gymnax", "brax", "gymnasium", "envpool", "ale")
+"""Prefixes that have an adapter: the module of the same name in this package, imported when first needed."""
+
+
+def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Environment:
+    """Give an environment from a name, a factory, a class or an object.
+
+    Names are `gymnax:CartPole-v1`, `brax:ant`, `envpool:CartPole-v1`, `ale:pong`, `gymnasium:CartPole-v1` (or
+    without the prefix), and `py:package.module.Class` for a class or factory of yours. What a factory gives
+    may be one of Tessera's environments or a `gymnasium.Env`. `options` go to what builds the environment.
+    """
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    try:
+        environment = _build(name_or_factory, options)
+    except TypeError as error:
+        # With options the likeliest cause is a name that the constructor does not take; without, it is a bug.
+        if not options:
+            raise
+        raise TesseraError(
+            f"could not make {name_or_factory!r} with options {', '.join(sorted(options))} ({error}): "
+            "leave out the one it does not take"
+        ) from error
+    return _with_precision(environment, precision)
+
+
+def _build(name_or_factory: Any, options: dict[str, Any]) -> Environment:
+    if not isinstance(name_or_factory, str):
+        return _adopt(name_or_factory, _describe(name_or_factory), options)
+    prefix, colon, name = name_or_factory.partition(":")
+    if not colon:
+        prefix, name = "gymnasium", name_or_factory
+    if prefix == "py":
+        return _adopt(_import_target(name), name_or_factory, options)
+    if prefix not in FAMILIES:
+        raise unknown_name("environment prefix", prefix, (*FAMILIES, "py"))
+    return importlib.import_module(f"tessera.envs.{prefix}").make(name, **options)
+
+
+def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
+    """Use an object as it is, or call a factory and use what it gives."""
+    if isinstance(target, DeviceEnvironment | HostEnvironment) or _looks_like_device(target):
+        if options:
+            raise TesseraError(
+                f"{name} is already made, so it takes no options: leave out {', '.join(options)}"
+            )
+        return _complete(target, name)
+    if not callable(target):
+        raise TesseraError(
+            f"{name} is not an environment that can be made anew: give a class or a function that makes one"
+        )
+    options = dict(options)
+    autoreset = options.pop("autoreset", None)
+    made = target(**options)
+    if isinstance(made, DeviceEnvironment | HostEnvironment) or _looks_like_device(made):
+        if autoreset is not None:
+            raise TesseraError(
+                f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out"
+            )
+        return _complete(made, name)
+    # Only here, so that device environments never pay for the import of Gymnasium.
+    from tessera.envs.gymnasium import wrap
+
+    return wrap(target, made, name, autoreset, options)
+
+
+def _looks_like_device(thing: Any) -> bool:
+    """Whether `thing` has a device environment's members; its spec tells it from a `gymnasium.Env`."""
+    return (
+        not isinstance(thing, type)
+        and isinstance(getattr(thing, "spec", None), Spec)
+        and all(callable(getattr(thing, member, None)) for member in ("reset", "step"))
+    )
+
+
+class _Borrowed(DeviceEnvironment):
+    """An object that has `reset`, `step` and `spec` only; the rest comes from the base class."""
+
+    def __init__(self, thing: Any, name: str) -> None:
+        self.name, self.spec = name, thing.spec
+        self.reset, self.step = thing.reset, thing.step  # type: ignore[method-assign]
+        if hasattr(thing, "restart"):
+            self.restart = thing.restart  # type: ignore[method-assign]
+
+
+def _complete(environment: Any, name: str) -> Environment:
+    if not isinstance(environment, DeviceEnvironment | HostEnvironment):
+        return _Borrowed(environment, getattr(environment, "name", name))
+    if not hasattr(environment, "name"):
+        environment = copy.copy(environment)
+        object.__setattr__(environment, "name", name)
+    return environment
+
+
+def _with_precision(environment: Environment, precision: str) -> Environment:
+    """Set the spec's precision on a copy, so that an object the caller gave stays as it was."""
+    if environment.spec.precision == precision:
+        return environment
+    environment = copy.copy(environment)
+    try:
+        # Through `object`, because environments may be frozen dataclasses.
+        object.__setattr__(environment, "spec", dataclasses.replace(environment.spec, precision=precision))
+    except AttributeError as error:
+        raise TesseraError(
+            f"the spec of {environment.name} cannot be set to {precision} ({error}): make it an attribute"
+        ) from error
+    return environment
+
+
+def _describe(thing: Any) -> str:
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _import_target(path: str) -> Callable[..., Any]:
+    """Import `package.module.Class`."""
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name:
+        raise TesseraError(f"'py:{path}' names no module: write py:package.module.Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise TesseraError(
+            f"'py:{path}' cannot be imported ({error}): is it installed, or its folder on PYTHONPATH?"
+        ) from error
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise unknown_name(f"class in {module_name}", attribute, public)
+    return getattr(module, attribute)

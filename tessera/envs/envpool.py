@@ -1,0 +1,72 @@
+"""`envpool:` environments: a pool of C++ threads that steps many at once.
+
+EnvPool resets in the step after an episode's end (Gymnasium's next-step mode): that step ignores its action,
+gives reward 0 and the new episode's first observation, and its `elapsed_step` is 0. So it is masked.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from tessera.envs.base import HostEnvironment, HostVector, missing_extra
+from tessera.envs.gymnasium import Spaces, VectorEnvs, seed_for
+from tessera.errors import TesseraError, unknown_name
+
+
+def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnvironment:
+    """Make an EnvPool task; options go to `envpool.make`.
+
+    `num_threads` 0 takes the cores of this process.
+    """
+    try:
+        import envpool
+    except ImportError as error:
+        raise missing_extra("envpool", "envpool", error) from error
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise unknown_name("EnvPool environment", name, known)
+    return EnvPoolEnvironment(name, num_threads, options)
+
+
+class EnvPoolEnvironment(HostEnvironment):
+    """A kind of EnvPool environment; every replica opens one pool."""
+
+    masks = True
+
+    def __init__(self, name: str, num_threads: int, options: dict[str, Any]) -> None:
+        import envpool
+
+        self.name = f"envpool:{name}"
+        self._task, self._threads, self._options = name, num_threads, options
+        spec = envpool.make_spec(name, **options)
+        if spec.config.max_num_players > 1:
+            raise TesseraError(
+                f"{self.name} is for several players, and this adapter is for one: choose another"
+            )
+        self._spaces = Spaces(self.name, spec.gymnasium_observation_space, spec.gymnasium_action_space)
+        self.spec = self._spaces.spec
+
+    def open(self, ids: np.ndarray, seed: int) -> HostVector:
+        """Open one pool with the environments of global indices `ids` [groups, environments per group]."""
+        import envpool
+
+        pool = envpool.make(
+            self._task,
+            env_type="gymnasium",
+            num_envs=ids.size,
+            # One seed each, because `seed=s` gives environment i of the pool s + i, wherever the pool begins.
+            seed=[seed_for(seed, index) for index in ids.flat],
+            num_threads=self._threads or min(ids.size, available_cores()),
+            **self._options,
+        )
+        # The seeds were given above, and a reset does not take any.
+        return VectorEnvs([pool], AutoresetMode.NEXT_STEP, self._spaces, ids.shape, [None])
+
+
+def available_cores() -> int:
+    """How many cores this process may run on, which is what an engine pinned it to."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,52 @@
+"""The streams between operators, each with its layout where it is made and where it is wanted.
+
+A layout says how a value lies over the replicas of a fragment:
+`groups` (each replica holds its groups of environments, on the leading axis), `partial` (each holds a mean over its
+groups), `copy` (everyone holds all of it), `sum` (everyone holds the sum). The pair of layouts and the replica counts
+decide the route; nobody writes a route by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One edge of the dataflow graph."""
+
+    name: str
+    slot: str
+    """The slot of the training program that flows here."""
+    source: str
+    target: str
+    made: str
+    wanted: str
+    rate: str
+
+
+STREAMS: tuple[Stream, ...] = (
+    Stream("timesteps", "timesteps", "env", "act", "groups", "groups", "every step"),
+    Stream("actions", "actions", "act", "env", "groups", "groups", "every step"),
+    Stream("experience", "experience", "act", "store", "groups", "groups", "every unroll"),
+    Stream("samples", "samples", "store", "grad", "groups", "groups", "every draw"),
+    Stream("priorities", "priorities", "grad", "store", "groups", "groups", "every draw"),
+    Stream("summary", "summary", "grad", "grad", "groups", "copy", "every draw"),
+    Stream("summary", "summary", "grad", "apply", "groups", "copy", "every draw"),
+    Stream("gradients", "gradients", "grad", "apply", "partial", "copy", "every minibatch"),
+    Stream("params", "view", "apply", "grad", "copy", "copy", "every minibatch"),
+    Stream("params", "acting", "apply", "act", "copy", "copy", "every update"),
+)
+
+STREAM_NAMES: tuple[str, ...] = tuple(dict.fromkeys(s.name for s in STREAMS))
+
+
+def route(stream: Stream, source_replicas: int, target_replicas: int, together: bool) -> str | None:
+    """How a stream gets from its producer's replicas to its consumer's; None if it never leaves a replica."""
+    if stream.made == "groups" and stream.wanted == "groups":
+        return None if together else "reshard"
+    if stream.made == "groups":
+        return None if together and source_replicas == 1 else "gather"
+    if stream.made == "partial":
+        return None if together and source_replicas == 1 else "mean"
+    return None if together else "copy"

@@ -1,0 +1,40 @@
+"""Values of what steps led to, without a second pass of the network over every observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def next_values(
+    value: Callable[[Any], jax.Array], values: jax.Array, next_observations: Any, truncated: jax.Array
+) -> jax.Array:
+    """Value each step's next observation, for one unroll of several environments.
+
+    Within an episode the next observation is the next row's, whose value is known. Only the last row's, and those that
+    an episode was truncated at, must be computed: for one row of each environment at a time, until none is left. Where
+    an episode terminated the result means nothing, as nothing follows.
+
+    Args:
+        value: maps observations [n, ...] to values [n].
+        values: [T, n] values of the observations that the steps started from.
+        next_observations: [T, n, ...] what the steps led to, before any autoreset.
+        truncated: [T, n].
+
+    Returns:
+        [T, n] values of `next_observations`.
+    """
+    shifted = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
+    wanted = truncated.at[-1].set(True)
+
+    def fill(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        result, wanted = carry
+        t = jnp.argmax(wanted, axis=0)
+        here = (jnp.arange(wanted.shape[0])[:, None] == t) & wanted
+        row = jax.tree.map(lambda x: jax.vmap(lambda column, i: column[i], (1, 0))(x, t), next_observations)
+        return jnp.where(here, value(row), result), wanted & ~here
+
+    return jax.lax.while_loop(lambda c: jnp.any(c[1]), fill, (shifted, wanted))[0]

@@ -1,0 +1,35 @@
+"""How much an agent tries out, and how it does."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def linear(progress: jax.Array | float, start: float, end: float, fraction: float = 1.0) -> jax.Array:
+    """Go straight from `start` to `end` during the first `fraction` of a run, and stay there.
+
+    Args:
+        progress: [...] how much of the run is over, from 0 to 1.
+        start: value at the beginning.
+        end: value from `fraction` on.
+        fraction: of the run, above 0.
+    """
+    return start + (end - start) * jnp.clip(jnp.asarray(progress) / fraction, 0.0, 1.0)
+
+
+def epsilon_greedy(key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float) -> jax.Array:
+    """Take the best action, or with probability `epsilon` any of them: q [..., n], epsilon [...] -> int32 [...].
+
+    One uniform number decides both: below `epsilon` it is, divided by `epsilon`, uniform again.
+    """
+    n = q_values.shape[-1]
+    uniform = jax.random.uniform(key, q_values.shape[:-1], q_values.dtype)
+    epsilon = jnp.asarray(epsilon, q_values.dtype)
+    anything = jnp.minimum((uniform / jnp.where(epsilon > 0, epsilon, 1) * n).astype(jnp.int32), n - 1)
+    return jnp.where(uniform < epsilon, anything, jnp.argmax(q_values, axis=-1).astype(jnp.int32))
+
+
+def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float = 7.0) -> jax.Array:
+    """Ape-X's fixed rate for the actor `index` of `n`: base^(1 + alpha * index / (n - 1)) (Horgan et al., 2018)."""
+    return jnp.asarray(base) ** (1.0 + alpha * jnp.asarray(index) / max(n - 1, 1))

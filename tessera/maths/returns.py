@@ -1,0 +1,115 @@
+"""Returns and advantages along time. Arrays are time-major [T, ...]; any trailing axes are carried along.
+
+An episode ends by *termination*, after which nothing is to be had, or by *truncation*, after which there would have been
+more: the value of the final observation stands for it. Both cut the accumulation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+# How many steps of a recurrence are written out in one turn of the loop: fewer turns, a slightly longer compilation.
+_UNROLL = 8
+
+
+def _recurrence(x_t: jax.Array, decay_t: jax.Array, last: jax.Array) -> jax.Array:
+    """Solve y_t = x_t + decay_t * y_{t+1} backwards from y_T = `last`; [T, ...], [T, ...], [...] -> [T, ...]."""
+
+    def step(y_tp1: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, decay = inputs
+        y = x + decay * y_tp1
+        return y, y
+
+    return jax.lax.scan(step, last, (x_t, decay_t), reverse=True, unroll=_UNROLL)[1]
+
+
+def discounted_returns(r_t: jax.Array, discount_t: jax.Array, bootstrap: jax.Array | float = 0.0) -> jax.Array:
+    """Sum rewards to the end: G_t = r_t + discount_t * G_{t+1}, with `bootstrap` for the G after the last step.
+
+    Args:
+        r_t: [T, ...] rewards.
+        discount_t: [T, ...] discount that applies after r_t: gamma, or 0 where the episode ended there.
+        bootstrap: [...] value of what follows the last step.
+
+    Returns:
+        [T, ...] returns.
+    """
+    r_t, discount_t = jnp.broadcast_arrays(r_t, discount_t)
+    r_t, discount_t = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (r_t, discount_t))
+    dtype = jnp.result_type(r_t, discount_t, bootstrap)
+    last = jnp.broadcast_to(jnp.asarray(bootstrap, dtype), r_t.shape[1:])
+    return _recurrence(r_t.astype(dtype), discount_t.astype(dtype), last)
+
+
+def generalised_advantage(
+    rewards: jax.Array,
+    values: jax.Array,
+    next_values: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float | jax.Array,
+    lambda_: float | jax.Array,
+) -> jax.Array:
+    """Estimate advantages by GAE(lambda) (Schulman et al., 2016), with truncation kept apart from termination.
+
+    Args:
+        rewards: [T, ...] r_t, earned by the step from observation t.
+        values: [T, ...] v_tm1, the value of the observation that the step started from.
+        next_values: [T, ...] v_t, the value of the observation that the step led to; at an episode's end that is the
+            final observation, not the first one of the next episode.
+        terminated: [T, ...] true where nothing follows: the bootstrap is zero.
+        truncated: [T, ...] true where the episode was cut: the bootstrap stays, the accumulation stops.
+        gamma: discount.
+        lambda_: how far estimates look ahead, from 0 (one step) to 1 (to the end).
+
+    Returns:
+        [T, ...] advantages; add `values` for the targets of a value function.
+    """
+    goes_on = 1.0 - terminated.astype(values.dtype)
+    same_episode = goes_on * (1.0 - truncated.astype(values.dtype))
+    delta_t = rewards + gamma * goes_on * next_values - values
+    return _recurrence(delta_t, gamma * lambda_ * same_episode, jnp.zeros_like(delta_t[0]))
+
+
+class NStep(NamedTuple):
+    """What n-step windows amount to; every field is [T, ...], one entry for each window's start."""
+
+    reward: jax.Array
+    """Sum of gamma^k r over the window."""
+    discount: jax.Array
+    """What the bootstrap is multiplied by: gamma^(length of the window), or 0 if the episode terminated inside."""
+    last: jax.Array
+    """int32 index of the window's last transition: its next observation is the one to bootstrap from."""
+
+
+def n_step(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float, n: int) -> NStep:
+    """Sum rewards over windows of `n` transitions that stop early at an episode's end, however it ended.
+
+    Args:
+        rewards: [T + n - 1, ...] rewards of consecutive transitions.
+        terminated: [T + n - 1, ...].
+        truncated: [T + n - 1, ...].
+        gamma: discount.
+        n: the longest window.
+
+    Returns:
+        The windows that start at transitions 0 to T - 1.
+    """
+    starts = rewards.shape[0] - n + 1
+    if n < 1 or starts < 1:
+        raise ValueError(f"windows of {n} transitions do not fit into {rewards.shape[0]}")
+    shape = (starts, *rewards.shape[1:])
+    dtype = jnp.promote_types(rewards.dtype, jnp.float32)
+    alive = jnp.ones(shape, bool)
+    total, discount = jnp.zeros(shape, dtype), jnp.ones(shape, dtype)
+    last = jnp.broadcast_to(jnp.arange(starts, dtype=jnp.int32).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    for k in range(n):
+        window = slice(k, k + starts)
+        total = total + jnp.where(alive, discount * rewards[window], 0)
+        discount = jnp.where(alive, gamma * discount * (1.0 - terminated[window].astype(dtype)), discount)
+        last = jnp.where(alive, last + (k > 0), last)
+        alive = alive & ~(terminated[window].astype(bool) | truncated[window].astype(bool))
+    return NStep(total, discount, last)

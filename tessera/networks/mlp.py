@@ -1,0 +1,76 @@
+"""Fully connected networks, and the choices that all networks share: activation, precision, initialisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from tessera.envs.base import PRECISIONS
+from tessera.errors import unknown_name
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": nn.elu,
+    "gelu": nn.gelu,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "tanh": nn.tanh,
+}
+
+HIDDEN_GAIN = math.sqrt(2.0)
+
+
+def activation_named(name: str) -> Callable[[jax.Array], jax.Array]:
+    """Find an activation function by name."""
+    if name not in ACTIVATIONS:
+        raise unknown_name("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
+
+
+def dtypes(precision: str) -> tuple[jnp.dtype, jnp.dtype]:
+    """In which dtypes a network of this precision computes and keeps its parameters."""
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    compute = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f64": jnp.float64}[precision]
+    return jnp.dtype(compute), jnp.dtype(jnp.float64 if precision == "f64" else jnp.float32)
+
+
+def output_dtype(precision: str) -> jnp.dtype:
+    """In which dtype a network of this precision hands out its results: never bfloat16."""
+    return dtypes(precision)[1]
+
+
+def dense(width: int, gain: float, precision: str, name: str | None = None) -> nn.Dense:
+    """Make one linear layer with orthogonal weights of this gain and zero biases."""
+    compute, param = dtypes(precision)
+    return nn.Dense(
+        width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name
+    )
+
+
+class MLP(nn.Module):
+    """Linear layers, each followed by the activation: [..., *element] -> [..., widths[-1]].
+
+    uint8 inputs are divided by 255. Without widths it only flattens.
+    """
+
+    widths: tuple[int, ...]
+    activation: str = "tanh"
+    precision: str = "f32"
+    rank: int = 1
+    """How many axes one observation has; they are flattened. Axes before them are a batch."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Evaluate the network."""
+        activation = activation_named(self.activation)
+        batch = x.shape[: x.ndim - self.rank]
+        scale = 1.0 / 255.0 if x.dtype == jnp.uint8 else 1.0
+        x = x.reshape(*batch, -1).astype(dtypes(self.precision)[0])
+        x = x * scale if scale != 1.0 else x
+        for width in self.widths:
+            x = activation(dense(width, HIDDEN_GAIN, self.precision)(x))
+        return x

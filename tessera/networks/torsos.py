@@ -1,0 +1,57 @@
+"""Which network reads the observations."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+
+from tessera.envs.base import Spec
+from tessera.errors import TesseraError, unknown_name
+from tessera.networks.conv import NATURE, SMALL, ConvTorso
+from tessera.networks.mlp import MLP
+
+TORSOS = ("mlp", "nature", "small")
+
+_LEAST_SIDE = {"nature": 36, "small": 3}
+_WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,)}
+
+
+def torso_name(spec: Spec, name: str = "auto") -> str:
+    """Resolve "auto" by the shape of an observation; refuse a network that cannot read such observations."""
+    shape = spec.observation_shape
+    side = min(shape[:2]) if len(shape) == 3 else 0
+    if name == "auto":
+        if side >= _LEAST_SIDE["nature"]:
+            return "nature"
+        return "small" if side >= _LEAST_SIDE["small"] else "mlp"
+    if name not in TORSOS:
+        raise unknown_name("torso", name, ("auto", *TORSOS))
+    if side < _LEAST_SIDE.get(name, 0):
+        raise TesseraError(
+            f"torso {name!r} cannot read observations of shape {shape}: it needs images [height, width, channels] "
+            f"with sides of at least {_LEAST_SIDE[name]}; choose torso 'auto' or 'mlp'"
+        )
+    return name
+
+
+def torso_widths(spec: Spec, name: str, widths: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Widths of the fully connected layers: those given, or else the torso's usual ones."""
+    return tuple(_WIDTHS[torso_name(spec, name)] if widths is None else widths)
+
+
+def torso(
+    spec: Spec, name: str = "auto", widths: tuple[int, ...] | None = None, activation: str | None = None
+) -> nn.Module:
+    """Make the network that turns observations [..., *observation_shape] into features [..., widths[-1]].
+
+    Args:
+        spec: what observations look like, and in which precision to compute.
+        name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10) or "auto", by
+            the observations' shape.
+        widths: of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small.
+        activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
+    """
+    chosen = torso_name(spec, name)
+    widths = torso_widths(spec, chosen, widths)
+    if chosen == "mlp":
+        return MLP(widths, activation or "tanh", spec.precision, rank=len(spec.observation_shape))
+    return ConvTorso(NATURE if chosen == "nature" else SMALL, widths, activation or "relu", spec.precision)

@@ -1,0 +1,213 @@
+"""The fragment optimiser: every maximal traceable run of nodes becomes one compiled, donating function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from tessera.program.nodes import (
+    HOST,
+    REPORTS,
+    SLOTS,
+    TRACED,
+    Collective,
+    Node,
+    Op,
+    Recv,
+    Repeat,
+    Segment,
+    Send,
+    effects,
+)
+
+AXIS = "devices"
+CHUNK = 1024
+"""The most updates that one call of a compiled program runs."""
+
+Slots = dict[str, Any]
+
+
+def compile_program(nodes: tuple[Node, ...], mesh: Mesh | None = None) -> tuple[Node, ...]:
+    """Compile a fragment's program; with a mesh, each replica's groups are spread over its devices."""
+    return _compile(nodes, frozenset(), mesh)
+
+
+def _compile(nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None) -> tuple[Node, ...]:
+    """Merge traceable neighbours; `needed` are slots that the program around these nodes reads."""
+    runs = _runs(nodes)
+    if len(runs) > 1:
+        runs = [part for run in runs for part in _trim(run)]
+    out: list[Node] = []
+    for k, run in enumerate(runs):
+        others = needed.union(*(effects(other)[0] for j, other in enumerate(runs) if j != k))
+        if all(_traceable(n) for n in run) and any(_worth_compiling(n) for n in run):
+            hosts = {s for j, other in enumerate(runs) if j != k for s in _host_reads(other)}
+            out.append(_segment(tuple(run), others, hosts, mesh))
+            continue
+        for node in run:
+            if isinstance(node, Repeat):
+                around = others | effects(node.body)[0] | set(node.stacks)
+                node = replace(node, body=_compile(node.body, frozenset(around), mesh))
+            out.append(node)
+    return tuple(out)
+
+
+def _runs(nodes: tuple[Node, ...]) -> list[list[Node]]:
+    runs: list[list[Node]] = []
+    for node in nodes:
+        if runs and _traceable(node) and _traceable(runs[-1][-1]):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return runs
+
+
+def _trim(run: list[Node]) -> list[list[Node]]:
+    """Leave wiring at either end of a run to Python: values that only pass through stay where they are."""
+    work = [k for k, node in enumerate(run) if _worth_compiling(node)]
+    if not work:
+        return [run]
+    parts = [run[: work[0]], run[work[0] : work[-1] + 1], run[work[-1] + 1 :]]
+    return [p for p in parts if p]
+
+
+def _traceable(node: Node) -> bool:
+    match node:
+        case Op():
+            return node.kind != HOST
+        case Repeat():
+            return all(_traceable(n) for n in node.body)
+        case Collective():
+            return True
+        case _:
+            return False
+
+
+def _worth_compiling(node: Node) -> bool:
+    """Whether there is anything to compute: wiring alone stays plain Python."""
+    if isinstance(node, Repeat):
+        return any(_worth_compiling(n) for n in node.body)
+    return isinstance(node, Collective) or (isinstance(node, Op) and node.kind == TRACED)
+
+
+def _host_reads(nodes: list[Node]) -> set[str]:
+    """Slots that plain Python among `nodes` reads."""
+    reads: set[str] = set()
+    for node in nodes:
+        if isinstance(node, Repeat):
+            reads |= set() if _traceable(node) else _host_reads(list(node.body)) | set(node.stacks)
+        elif isinstance(node, Op) and node.kind != TRACED:
+            reads |= set(node.reads)
+    return reads
+
+
+def _segment(nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], mesh: Mesh | None) -> Segment:
+    reads, writes = effects(nodes)
+    kept = sorted(w for w in writes if w in others or w in REPORTS or (w in SLOTS and SLOTS[w].persistent))
+    donated = tuple(w for w in kept if w in reads)
+    plain = tuple(sorted(reads - set(donated)))
+
+    def run(gone: Slots, seen: Slots) -> Slots:
+        slots = trace(nodes, {**seen, **gone}, frozenset(kept))
+        return {s: _reported(s, slots[s]) for s in kept}
+
+    function: Callable[..., Slots] = run
+    if mesh is not None:
+        function = _spread(run, donated, plain, kept, mesh)
+    # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
+    fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
+    return Segment(nodes, jax.jit(function, donate_argnums=0), plain, donated, fetched)
+
+
+def _reported(slot: str, value: Any) -> Any:
+    """Give reports an axis over devices, so that each device's own comes out."""
+    return jax.tree.map(lambda x: x[None], value) if slot in REPORTS else value
+
+
+def _spread(
+    run: Callable[..., Slots], donated: tuple[str, ...], plain: tuple[str, ...], kept: list[str], mesh: Mesh
+) -> Callable[..., Slots]:
+    inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
+    outputs = {s: partition(s) for s in kept}
+    return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+
+def partition(slot: str) -> PartitionSpec:
+    """How a slot lies over the devices of a replica."""
+    known = SLOTS[slot]
+    if known.layout == "groups":
+        return PartitionSpec(*[None] * known.axis, AXIS)
+    return PartitionSpec(AXIS) if known.layout == "report" else PartitionSpec()
+
+
+def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozenset()) -> Slots:
+    """Run nodes on traced values; `live` are slots that are wanted afterwards."""
+    for i, node in enumerate(nodes):
+        match node:
+            case Op():
+                values = node.function(*(slots[r] for r in node.reads))
+                slots.update(zip(node.writes, values, strict=True))
+            case Collective():
+                slots[node.slot] = _collective(node.route, slots[node.slot])
+            case Repeat():
+                wanted = live | effects(nodes[i + 1 :])[0]
+                (_loop if node.count is None else _scan)(node, slots, frozenset(wanted))
+            case Send() | Recv() | Segment():
+                raise TypeError(f"cannot be traced: {node}")
+    return slots
+
+
+def _collective(route: str, value: Any) -> Any:
+    if route == "mean":
+        return jax.lax.pmean(value, AXIS)
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), value)
+
+
+def _carried(node: Repeat, slots: Slots, live: frozenset[str]) -> list[str]:
+    reads, writes = effects(node.body)
+    return sorted(w for w in writes if w in slots and (w in reads or w in live) and w not in node.stacks)
+
+
+def _body(node: Repeat, slots: Slots, carried: list[str]) -> Callable[[Slots, Any], tuple[Slots, Slots]]:
+    wanted = frozenset(carried) | set(node.stacks)
+
+    def body(carry: Slots, step: Any) -> tuple[Slots, Slots]:
+        inner = trace(node.body, {**slots, **carry, node.index: step}, wanted)
+        return {s: inner[s] for s in carried}, {out: inner[s] for s, out in node.stacks.items() if s in inner}
+
+    return body
+
+
+def _scan(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
+    carried = _carried(node, slots, live)
+    body = _body(node, slots, carried)
+    carry = {s: slots[s] for s in carried}
+    if node.count == 1:
+        carry, ys = body(carry, jnp.int32(0))
+        ys = jax.tree.map(lambda x: x[None], ys)
+    else:
+        carry, ys = jax.lax.scan(body, carry, jnp.arange(node.count, dtype=jnp.int32))
+    slots.update(carry)
+    slots.update(ys)
+
+
+def _loop(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
+    """A loop of any number of iterations up to CHUNK: one program for all, and stopping anywhere changes no bit."""
+    carried = _carried(node, slots, live)
+    body = _body(node, slots, carried)
+    carry = {s: slots[s] for s in carried}
+    _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
+    stacks = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
+
+    def iteration(step: Any, both: tuple[Slots, Slots]) -> tuple[Slots, Slots]:
+        carry, ys = body(both[0], step)
+        return carry, jax.tree.map(lambda all_, y: all_.at[step].set(y), both[1], ys)
+
+    carry, stacks = jax.lax.fori_loop(0, slots["count"], iteration, (carry, stacks))
+    slots.update(carry)
+    slots.update(stacks)

@@ -1,0 +1,80 @@
+"""Running a compiled program: segments are called, host Ops are composed in Python, exchanges may wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.program.nodes import REPORTS, Collective, Node, Op, Recv, Repeat, Segment, Send
+
+Slots = dict[str, Any]
+
+
+class Port(Protocol):
+    """One replica's end of the channels."""
+
+    def send(self, channel: int, value: Any) -> bool:
+        """Hand a value over; False if there is no room yet."""
+
+    def receive(self, channel: int) -> tuple[bool, Any]:
+        """Take what has arrived: (whether it has, the value)."""
+
+
+def drive(nodes: tuple[Node, ...], slots: Slots, port: Port) -> Iterator[None]:
+    """Run nodes on `slots`, in place; yield wherever an exchange has to wait."""
+    for node in nodes:
+        match node:
+            case Segment():
+                call(node, slots)
+            case Op():
+                slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads)), strict=True))
+            case Send():
+                while not port.send(node.channel, slots[node.slot]):
+                    yield
+            case Recv():
+                arrived, value = port.receive(node.channel)
+                while not arrived:
+                    yield
+                    arrived, value = port.receive(node.channel)
+                slots[node.slot] = value
+            case Repeat():
+                yield from _repeat(node, slots, port)
+            case Collective():
+                raise TypeError(f"a collective outside of a segment: {node}")
+
+
+def call(segment: Segment, slots: Slots) -> None:
+    """Call a segment; what it replaces is given up to it."""
+    gone = {s: slots.pop(s) for s in segment.donated}
+    out = segment.function(gone, {s: slots[s] for s in segment.reads})
+    if segment.fetched:
+        out.update(jax.device_get({s: out[s] for s in segment.fetched}))
+    slots.update(out)
+
+
+def _repeat(node: Repeat, slots: Slots, port: Port) -> Iterator[None]:
+    count = int(slots["count"]) if node.count is None else node.count
+    stacks: dict[str, list[Any]] = {out: [] for s, out in node.stacks.items()}
+    for step in range(count):
+        slots[node.index] = np.int32(step)
+        yield from drive(node.body, slots, port)
+        for s, out in node.stacks.items():
+            if s in slots:
+                stacks[out].append(slots.pop(s))
+    slots.pop(node.index, None)
+    for out, values in stacks.items():
+        if values:
+            slots[out] = values if out in REPORTS else stack(values)
+
+
+def stack(values: list[Any]) -> Any:
+    """Stack trees on a new leading axis, on the host where they are on the host already."""
+
+    def leaf(*xs: Any) -> Any:
+        return np.stack(xs) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs)
+
+    return jax.tree.map(leaf, *values)

@@ -1,0 +1,164 @@
+"""The nodes that training programs are made of, and what is known about slots.
+
+A program is a tuple of nodes over named slots. `Op` and `Repeat` are written by `training`; projection adds `Send`,
+`Recv` and `Collective`; compilation turns maximal traceable runs into `Segment`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+TRACED = "traced"
+HOST = "host"
+WIRING = "wiring"
+"""Only passes values on: traced where its neighbours are, plain Python where they are not."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One function of one operator: reads slots, returns a tuple of the slots it writes."""
+
+    operator: str
+    function: Callable[..., tuple[Any, ...]]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    kind: str = TRACED
+    floating: bool = False
+    """Runs wherever what it reads is at hand and what it writes is needed, so that a view is sent once at most."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A loop over nodes."""
+
+    index: str
+    count: int | None
+    """How often; None: as often as the engine asks (slot `count`)."""
+    body: tuple[Node, ...]
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    """Slot of one iteration -> slot that holds those of all iterations, on a leading axis."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Hand a slot to a channel."""
+
+    slot: str
+    channel: int
+
+
+@dataclass(frozen=True)
+class Recv:
+    """Wait for a slot from a channel."""
+
+    slot: str
+    channel: int
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An exchange between the devices of one replica; traceable."""
+
+    slot: str
+    route: str
+
+
+@dataclass(eq=False)
+class Segment:
+    """A maximal traceable run of nodes, compiled."""
+
+    nodes: tuple[Node, ...]
+    function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+    reads: tuple[str, ...]
+    """Slots that it reads and leaves alone."""
+    donated: tuple[str, ...]
+    """Slots that it reads and replaces; their buffers are reused."""
+    fetched: tuple[str, ...] = ()
+    """Slots that it writes and that are wanted as NumPy arrays next."""
+
+
+Node = Op | Repeat | Send | Recv | Collective | Segment
+
+
+class Slot(NamedTuple):
+    """What is known about a slot."""
+
+    layout: str
+    """`groups`: each replica holds its groups; `copy`: everyone holds all; `report`: each its own, for the driver."""
+    axis: int = 0
+    """For `groups`: which axis the groups lie on."""
+    persistent: bool = False
+    """Outlives an update: all persistent slots at an update boundary are a checkpoint."""
+
+
+SLOTS: dict[str, Slot] = {
+    "root": Slot("copy"),
+    "count": Slot("copy"),
+    "ids": Slot("groups"),
+    "group_ids": Slot("groups"),
+    "env_state": Slot("groups", persistent=True),
+    "env_clock": Slot("copy", persistent=True),
+    "timesteps": Slot("groups", persistent=True),
+    "episode": Slot("groups", persistent=True),
+    "memory": Slot("groups", persistent=True),
+    "act_clock": Slot("copy", persistent=True),
+    "acting": Slot("copy", persistent=True),
+    "acting_queue": Slot("copy", persistent=True),
+    "published": Slot("copy"),
+    "observed": Slot("groups"),
+    "actions": Slot("groups"),
+    "extras": Slot("groups"),
+    "transition": Slot("groups"),
+    "played": Slot("groups"),
+    "trajectory": Slot("groups", axis=1),
+    "plays": Slot("groups", axis=1),
+    "experience": Slot("groups"),
+    "buffer": Slot("groups", persistent=True),
+    "handed": Slot("groups"),
+    "store_clock": Slot("copy", persistent=True),
+    "samples": Slot("groups"),
+    "batch": Slot("groups"),
+    "summary": Slot("copy"),
+    "order": Slot("groups"),
+    "priorities": Slot("groups"),
+    "grad_clock": Slot("copy", persistent=True),
+    "gradients": Slot("copy"),
+    "view": Slot("copy", persistent=True),
+    "state": Slot("copy", persistent=True),
+    "report_env": Slot("report"),
+    "report_grad": Slot("report"),
+    "report_apply": Slot("report"),
+}
+
+REPORTS: tuple[str, ...] = tuple(name for name, slot in SLOTS.items() if slot.layout == "report")
+
+
+def effects(nodes: tuple[Node, ...] | list[Node]) -> tuple[set[str], set[str]]:
+    """Slots that nodes read before they write them, and slots that they write."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for node in nodes:
+        node_reads, node_writes = _effects_of(node)
+        reads |= node_reads - writes
+        writes |= node_writes
+    return reads, writes
+
+
+def _effects_of(node: Node) -> tuple[set[str], set[str]]:
+    match node:
+        case Op():
+            return set(node.reads), set(node.writes)
+        case Repeat():
+            reads, writes = effects(node.body)
+            counted = {"count"} if node.count is None else set()
+            return (reads - {node.index}) | counted, writes | set(node.stacks.values())
+        case Send():
+            return {node.slot}, set()
+        case Recv():
+            return set(), {node.slot}
+        case Collective():
+            return {node.slot}, {node.slot}
+        case Segment():
+            return effects(node.nodes)

@@ -1,0 +1,80 @@
+"""The projection of the training program onto one fragment: its own Ops, and exchanges where a value crosses a cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tessera.graph.plan import Placement, Plan
+from tessera.graph.streams import STREAMS
+from tessera.program.nodes import Collective, Node, Op, Recv, Repeat, Send
+from tessera.program.training import published
+
+
+def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]:
+    """Return the part of the program that fragment `index` runs; exchanges stand where the producer stood."""
+    out: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Repeat):
+            body = project(node.body, plan, index)
+            if body:
+                out.append(replace(node, body=body))
+        elif isinstance(node, Op):
+            out += _project_op(node, plan, index)
+        else:
+            raise TypeError(f"a training program has Ops and Repeats only, not {node}")
+    return tuple(out)
+
+
+def _project_op(op: Op, plan: Plan, index: int) -> list[Node]:
+    fragment = plan.fragments[index]
+    mine = _runs_here(op, plan, index)
+    out: list[Node] = []
+    if mine:
+        out.append(_read_own_state(op, fragment))
+        if fragment.devices > 1:
+            out += [Collective(slot, way) for slot in op.writes if (way := _reduction(slot))]
+    sends: list[Node] = []
+    receives: list[Node] = []
+    for number, channel in enumerate(plan.channels):
+        if channel.slot not in op.writes:
+            continue
+        if channel.source == index and mine:
+            sends.append(Send(channel.slot, number))
+        if channel.target == index:
+            receives.append(Recv(channel.slot, number))
+    return [*out, *sends, *receives]
+
+
+def _runs_here(op: Op, plan: Plan, index: int) -> bool:
+    fragment = plan.fragments[index]
+    sends = any(c.slot in op.writes and c.source == index for c in plan.channels)
+    if op.floating:  # params to act: made from grad's view where act sits beside it, else where apply is
+        at_hand = "grad" in fragment.operators or "apply" in fragment.operators
+        return at_hand and ("act" in fragment.operators or sends)
+    if op.writes == ("view",):  # beside grad nothing is published: grad's Ops read the state itself
+        return op.operator in fragment.operators and sends
+    return op.operator in fragment.operators
+
+
+def _read_own_state(op: Op, fragment: Placement) -> Op:
+    """Where `apply` is in the fragment, read the view straight off its state: an uncut edge costs nothing."""
+    if "apply" not in fragment.operators or "view" not in op.reads:
+        return op
+    place = op.reads.index("view")
+
+    def function(*values: Any) -> tuple[Any, ...]:
+        return op.function(*values[:place], published(values[place]), *values[place + 1 :])
+
+    reads = tuple("state" if r == "view" else r for r in op.reads)
+    return replace(op, function=function, reads=reads)
+
+
+def _reduction(slot: str) -> str | None:
+    """How the devices of one replica make a slot whole: as its stream's two layouts demand."""
+    if slot == "metrics":
+        return "mean"
+    for stream in STREAMS:
+        if stream.slot == slot and stream.made != stream.wanted:
+            return "mean" if stream.made == "partial" else "gather"
+    return None

@@ -1,0 +1,363 @@
+"""The one training program: every algorithm, every environment, every policy. Fragments are its projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.algorithms.base import Algorithm, State, Transition, View
+from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
+from tessera.errors import TesseraError
+from tessera.maths.shuffle import permutation
+from tessera.program.keys import derive, derive_each
+from tessera.program.nodes import HOST, WIRING, Node, Op, Repeat
+
+
+class Episode(NamedTuple):
+    """What each environment has earned since its episode began."""
+
+    total: Any
+    length: Any
+
+
+class Played(NamedTuple):
+    """One step as episodes see it."""
+
+    done: Any
+    total: Any
+    length: Any
+    valid: Any
+
+
+class Tally(NamedTuple):
+    """Episodes that ended within an unroll, over a replica's environments, and the steps that count."""
+
+    episodes: Any
+    return_sum: Any
+    length_sum: Any
+    return_min: Any
+    return_max: Any
+    steps: Any
+
+
+class Guard(NamedTuple):
+    """Squared sums per tensor of one update: not finite where something broke."""
+
+    gradients: Any
+    params: Any
+
+
+def published(state: State) -> View:
+    """What `grad` sees of the state."""
+    return View(state.params, state.target, state.statistics, state.clock)
+
+
+def acting(view: View) -> View:
+    """What `act` sees of the view."""
+    return view._replace(target=())
+
+
+def over_envs(function: Callable[..., Any], *, time: bool = False) -> Callable[..., Any]:
+    """Vectorise a function of one environment over [groups, environments], or [time, groups, environments]."""
+    if not time:
+        return jax.vmap(jax.vmap(function))
+    # [T, G, n] in, [G, T, n] out: prepare sees one group, time first
+    inner = jax.vmap(function, in_axes=(0, 1), out_axes=(1, 0))
+    return jax.vmap(inner, in_axes=(0, 1), out_axes=(0, 0))
+
+
+@dataclass(frozen=True)
+class Training:
+    """Builds the program for a bound algorithm and an environment. No method here knows of any policy."""
+
+    algorithm: Algorithm
+    env: Environment
+    groups: int
+    lag: int = 0
+    """Updates by which `act` trails behind within a fragment; where params cross a channel, the channel lags."""
+    greedy: bool = False
+    """For evaluation: act without exploring."""
+
+    def start(self) -> tuple[Node, ...]:
+        """What runs once, before the first update."""
+        warmup = self.algorithm.schedule.warmup
+        fill = (Repeat("w", warmup, self.collect(), {"report_env": "report_env"}),) if warmup else ()
+        return (self._reset(), *fill)
+
+    def updates(self) -> tuple[Node, ...]:
+        """The updates, as many as the engine asks for."""
+        body = (*self.collect(), self.learn(), *self.publish())
+        reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
+        return (Repeat("u", None, body, reports),)
+
+    def play(self, steps: int) -> tuple[Node, ...]:
+        """Play a number of steps and keep each one's account; what evaluation repeats."""
+        return (Repeat("t", steps, self._step_nodes()[:3], {"played": "plays"}),)
+
+    def collect(self) -> tuple[Node, ...]:
+        """One unroll of every environment, into the store."""
+        algorithm, s = self.algorithm, self.algorithm.schedule
+
+        def ready(view: View, memory: Any, root: jax.Array, clock: jax.Array) -> tuple[Any]:
+            key = derive(root, "ready", clock)
+            return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
+
+        def digest(view: View, memory: Any, trajectory: Transition) -> tuple[Any, Any]:
+            return over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)(memory, trajectory)
+
+        store = algorithm.store.split(self.groups)
+        begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
+        if type(algorithm).ready is not Algorithm.ready:
+            begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
+        return (
+            *begin,
+            Repeat("t", s.unroll, self._step_nodes(), {"transition": "trajectory", "played": "plays"}),
+            Op("env", lambda plays: (tally(plays),), ("plays",), ("report_env",)),
+            Op("act", digest, ("acting", "memory", "trajectory"), ("experience", "memory")),
+            Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
+            if store.persistent
+            else Op("store", lambda e: (e,), ("experience",), ("handed",), WIRING),
+        )
+
+    def learn(self) -> Repeat:
+        """Draws, epochs and minibatches: from the store to new params."""
+        algorithm, s = self.algorithm, self.algorithm.schedule
+        store = algorithm.store.split(self.groups)
+        if store.prioritised and s.epochs * s.minibatches > 1:
+            raise TesseraError(
+                f"{algorithm.name}: a prioritised store needs 1 epoch and 1 minibatch per draw, not {s.epochs} and "
+                f"{s.minibatches}: priorities are updated once per draw (raise `draws` instead)"
+            )
+
+        def sample(buffer: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any, Any]:
+            return jax.vmap(store.sample)(buffer, derive_each(root, "sample", clock, ids)), clock + 1
+
+        def prepare(view: View, samples: Any) -> tuple[Any, Any]:
+            return jax.vmap(lambda x: algorithm.prepare(view, x))(samples)
+
+        def shuffle(batch: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any]:
+            rows = rows_per_group(batch, s.minibatches, algorithm.name)
+            order = jax.vmap(lambda k: permutation(k, rows))(derive_each(root, "shuffle", clock, ids))
+            return (order.reshape(order.shape[0], s.minibatches, -1),)
+
+        def absorb(state: State, summary: Any) -> tuple[State]:
+            return (algorithm.absorb(state, summary),)
+
+        epoch: tuple[Node, ...] = (
+            Repeat("m", s.minibatches, self._minibatch(), {"metrics": "metrics_m", "squares": "squares_m"}),
+        )
+        if s.minibatches > 1:
+            epoch = (Op("grad", shuffle, ("batch", "root", "group_ids", "grad_clock"), ("order",)), *epoch)
+        absorbing: tuple[Node, ...] = ()
+        if algorithm.absorbs:
+            absorbing = (Op("apply", absorb, ("state", "summary"), ("state",)), self._view())
+        buffer = "buffer" if store.persistent else "handed"
+        body = (
+            Op("store", sample, (buffer, "root", "group_ids", "store_clock"), ("samples", "store_clock")),
+            Op("grad", prepare, ("view", "samples"), ("batch", "summary")),
+            Repeat("e", s.epochs, epoch, {"metrics_m": "metrics_e", "squares_m": "squares_e"}),
+            *absorbing,
+        )
+        return Repeat("d", s.draws, body, {"metrics_e": "metrics_d", "squares_e": "squares_d"})
+
+    def publish(self) -> tuple[Node, ...]:
+        """The end of an update: params to `act`, and what the driver wants to know."""
+
+        def report(metrics: Any) -> tuple[Any]:
+            return (jax.tree.map(jnp.mean, metrics),)
+
+        def guard(state: State, squares: jax.Array) -> tuple[Guard]:
+            return (Guard(squares.reshape(-1, squares.shape[-1]).sum(0), squared_sums(state.params)),)
+
+        def deliver(view: View, queue: tuple[View, ...]) -> tuple[View, tuple[View, ...]]:
+            return queue[0], (*queue[1:], view)
+
+        reports = (
+            Op("grad", report, ("metrics_d",), ("report_grad",)),
+            Op("apply", guard, ("state", "squares_d"), ("report_apply",)),
+        )
+        fresh = "published" if self.lag else "acting"
+        nodes = (*reports, Op("apply", lambda view: (acting(view),), ("view",), (fresh,), floating=True))
+        if not self.lag:
+            return nodes
+        return (*nodes, Op("act", deliver, ("published", "acting_queue"), ("acting", "acting_queue"), WIRING))
+
+    def _step_nodes(self) -> tuple[Node, ...]:
+        algorithm = self.algorithm
+
+        def observe(timesteps: Timestep) -> tuple[Timestep]:
+            return (timesteps._replace(final=None),)
+
+        def act(view: View, memory: Any, seen: Timestep, root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
+            keys = derive_each(root, "act", clock, ids)
+            if self.greedy:
+                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys), (), clock + 1
+            return *over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys), clock + 1
+
+        def record(seen: Timestep, action: Any, extras: Any, then: Timestep) -> tuple[Transition]:
+            end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
+            return (Transition(seen.observation, action, extras, *end),)
+
+        reads = ("acting", "memory", "observed", "root", "ids", "act_clock")
+        return (
+            Op("act", observe, ("timesteps",), ("observed",), WIRING),
+            Op("act", act, reads, ("actions", "memory", "extras", "act_clock")),
+            self._step(),
+            Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
+        )
+
+    def _reset(self) -> Op:
+        env = self.env
+        if isinstance(env, HostEnvironment):
+
+            def host_reset(vector: Any, clock: Any) -> tuple[Any, ...]:
+                timestep = vector.reset()
+                return vector, timestep, no_episode(timestep.reward, np), clock + 1
+
+            reads, writes = ("env_state", "env_clock"), ("env_state", "timesteps", "episode", "env_clock")
+            return Op("env", host_reset, reads, writes, HOST)
+
+        def reset(root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
+            state, observation = over_envs(env.reset)(derive_each(root, "reset", clock, ids))
+            nothing = jnp.zeros(ids.shape, bool)
+            reward = jnp.zeros(ids.shape, jnp.result_type(float))
+            timestep = Timestep(observation, reward, nothing, nothing, observation)
+            return state, timestep, no_episode(reward, jnp), clock + 1
+
+        return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode", "env_clock"))
+
+    def _step(self) -> Op:
+        env, bound = self.env, bounded(self.env)
+        writes = ("env_state", "timesteps", "episode", "played", "env_clock")
+        if isinstance(env, HostEnvironment):
+
+            def host_step(vector: Any, actions: Any, episode: Episode, clock: Any) -> tuple[Any, ...]:
+                timestep = vector.step(bound(np.asarray(actions), np))
+                return vector, timestep, *account(episode, timestep, np), clock + 1
+
+            return Op("env", host_step, ("env_state", "actions", "episode", "env_clock"), writes, HOST)
+
+        def one(state: Any, action: Any, key: jax.Array) -> tuple[Any, Timestep]:
+            key_step, key_reset = jax.random.split(key)
+            state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
+            over = terminated | truncated
+            fresh, first = env.restart(state, key_reset)
+            state, observation = jax.tree.map(
+                lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final)
+            )
+            return state, Timestep(observation, reward, terminated, truncated, final)
+
+        def step(state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
+            state, timestep = over_envs(one)(state, actions, derive_each(root, "env", clock, ids))
+            return state, timestep, *account(episode, timestep, jnp), clock + 1
+
+        return Op("env", step, ("env_state", "actions", "episode", "root", "ids", "env_clock"), writes)
+
+    def _view(self) -> Op:
+        return Op("apply", lambda state: (published(state),), ("state",), ("view",))
+
+    def _minibatch(self) -> tuple[Node, ...]:
+        algorithm, s = self.algorithm, self.algorithm.schedule
+        store = algorithm.store.split(self.groups)
+
+        def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *where: Any) -> tuple[Any, ...]:
+            picked = pick(batch, where[0][:, where[1]]) if where else jax.tree.map(flat_rows, batch)
+            gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
+            return gradients, feedback.metrics, feedback.priorities, clock + 1
+
+        def address(samples: Any, rows: jax.Array) -> tuple[Any]:
+            return ((samples.index, rows.reshape(samples.index.shape)),)
+
+        def refresh(buffer: Any, priorities: Any) -> tuple[Any]:
+            return (jax.vmap(store.update)(buffer, *priorities),)
+
+        def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
+            state = algorithm.apply(state, gradients, jnp.sqrt(squares.sum()))
+            return (state._replace(clock=state.clock._replace(applies=state.clock.applies + 1)),)
+
+        feed: tuple[Node, ...] = ()
+        if store.prioritised:
+            feed = (
+                Op("grad", address, ("samples", "row_priorities"), ("priorities",)),
+                Op("store", refresh, ("buffer", "priorities"), ("buffer",)),
+            )
+        where = ("order", "m") if s.minibatches > 1 else ()
+        reads = ("view", "batch", "summary", "root", "grad_clock", *where)
+        return (
+            Op("grad", gradient, reads, ("gradients", "metrics", "row_priorities", "grad_clock")),
+            *feed,
+            Op("apply", lambda g: (squared_sums(g),), ("gradients",), ("squares",)),
+            Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
+            self._view(),
+        )
+
+
+def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Played]:
+    """Add one step to the running episodes; `xp` is NumPy or jax.numpy."""
+    counted = 1 if timestep.valid is None else timestep.valid
+    total, length = episode.total + timestep.reward * counted, episode.length + counted
+    done = timestep.terminated | timestep.truncated
+    fresh = Episode(xp.where(done, 0, total).astype(total.dtype), xp.where(done, 0, length).astype(xp.int32))
+    return fresh, Played(done, total, length.astype(xp.int32), timestep.valid)
+
+
+def no_episode(reward: Any, xp: Any) -> Episode:
+    """Nothing earned yet, for environments shaped like `reward`."""
+    return Episode(xp.zeros_like(reward), xp.zeros(reward.shape, xp.int32))
+
+
+def tally(plays: Played) -> Tally:
+    """Sum up the episodes that ended in an unroll: [T, G, n] to scalars."""
+    done, total = plays.done, plays.total
+    real = total.dtype
+    steps = jnp.asarray(done.size if plays.valid is None else plays.valid.sum(), jnp.int32)
+    return Tally(
+        done.sum().astype(jnp.int32),
+        jnp.where(done, total, 0).sum(),
+        jnp.where(done, plays.length, 0).sum().astype(real),
+        jnp.where(done, total, jnp.inf).min(),
+        jnp.where(done, total, -jnp.inf).max(),
+        steps,
+    )
+
+
+def squared_sums(tree: Any) -> jax.Array:
+    """Sum of squares of each tensor, [tensors]."""
+    return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
+
+
+def rows_per_group(batch: Any, minibatches: int, name: str) -> int:
+    """Rows of one group's batch; an error if minibatches do not divide them."""
+    rows = jax.tree.leaves(batch)[0].shape[1]
+    if rows % minibatches:
+        raise TesseraError(
+            f"{name}: {rows} rows per group do not divide into {minibatches} minibatches: "
+            "change --minibatches, --unroll, --envs or --groups"
+        )
+    return rows
+
+
+def flat_rows(x: jax.Array) -> jax.Array:
+    """[groups, rows, ...] to [groups × rows, ...]."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def pick(batch: Any, order: jax.Array) -> Any:
+    """Gather rows `order` [groups, k] of each group: one gather over flat rows, since that is what is fast."""
+    rows = jax.tree.leaves(batch)[0].shape[1]
+    index = (order + jnp.arange(order.shape[0])[:, None] * rows).reshape(-1)
+    return jax.tree.map(lambda x: flat_rows(x).at[index].get(mode="promise_in_bounds"), batch)
+
+
+def bounded(env: Environment) -> Callable[[Any, Any], Any]:
+    """Make the function that keeps actions within the environment's bounds."""
+    actions = env.spec.actions
+    if not isinstance(actions, Box):
+        return lambda action, xp: action
+    low, high = actions.bounds()
+    return lambda action, xp: xp.clip(action, low, high)
