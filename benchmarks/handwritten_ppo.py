@@ -157,8 +157,8 @@ def make(
     """Builds PPO for `envs` copies of a gymnax environment with discrete actions.
 
     `init(seed)` makes the carry; `run(carry, updates)` makes `updates` updates in one compiled call, donates
-    the carry and returns the next one with metrics [updates]. `total_updates` is where the learning rate reaches
-    zero; `dtype` is the precision of the matrix products (params and losses stay float32).
+    the carry and returns the next one with metrics [updates]. `total_updates` is where the learning rate
+    reaches zero; `dtype` is the precision of the matrix products (params and losses stay float32).
     """
     rows = envs * unroll
     if rows % minibatches:

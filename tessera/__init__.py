@@ -1,0 +1,55 @@
+"""Tessera: write an RL algorithm once, as pure functions; run it anywhere, by naming a distribution policy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "A2C": "tessera.algorithms.a2c",
+    "DQN": "tessera.algorithms.dqn",
+    "PPO": "tessera.algorithms.ppo",
+    "Algorithm": "tessera.algorithms.base",
+    "Clock": "tessera.algorithms.base",
+    "Feedback": "tessera.algorithms.base",
+    "Schedule": "tessera.algorithms.base",
+    "State": "tessera.algorithms.base",
+    "Transition": "tessera.algorithms.base",
+    "View": "tessera.algorithms.base",
+    "Box": "tessera.envs.base",
+    "DeviceEnvironment": "tessera.envs.base",
+    "Discrete": "tessera.envs.base",
+    "HostEnvironment": "tessera.envs.base",
+    "HostVector": "tessera.envs.base",
+    "MultiDiscrete": "tessera.envs.base",
+    "Spec": "tessera.envs.base",
+    "Timestep": "tessera.envs.base",
+    "Cut": "tessera.graph.policy",
+    "Fragment": "tessera.graph.policy",
+    "Policy": "tessera.graph.policy",
+    "Experience": "tessera.stores.base",
+    "Sample": "tessera.stores.base",
+    "Queue": "tessera.stores.queue",
+    "Replay": "tessera.stores.replay",
+    "TesseraError": "tessera.errors",
+    "Result": "tessera.train",
+    "train": "tessera.train",
+    "evaluate_run": "tessera.runs",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when they are first used, so that `import tessera` costs next to nothing."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib
 
 from tessera.algorithms.base import Algorithm
-from tessera.errors import unknown_name
+from tessera.errors import TesseraError, unknown_name
+from tessera.imports import import_target
 
 ALGORITHMS: dict[str, str] = {"a2c": "A2C", "dqn": "DQN", "ppo": "PPO"}
 """Name on the command line -> class, in the module of the same name."""
 
 
 def get(name: str) -> type[Algorithm]:
-    """Find an algorithm's class by name."""
+    """Find an algorithm's class by name, or import it: py:module.Class."""
+    if name.startswith("py:"):
+        found = import_target(name.removeprefix("py:"))
+        if not (isinstance(found, type) and issubclass(found, Algorithm)):
+            raise TesseraError(f"{name!r} is not an Algorithm: give a frozen dataclass that derives from it")
+        return found
     if name.lower() not in ALGORITHMS:
         raise unknown_name("algorithm", name, ALGORITHMS)
     module = importlib.import_module(f"tessera.algorithms.{name.lower()}")

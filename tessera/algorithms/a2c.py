@@ -50,7 +50,7 @@ class A2C(ActorCriticAlgorithm):
             policy = self.mean(-distribution.log_prob(batch.action) * advantage, batch, summary)
             error = self.mean(value_loss(value, batch.target), batch, summary)
             entropy = self.mean(distribution.entropy(), batch, summary)
-            total = policy + self.value_coefficient * error - self.entropy_coefficient * entropy
+            total = policy + self.value_coefficient * error - self.entropy_bonus(entropy)
             return total, {"loss": total, "policy_loss": policy, "value_loss": error, "entropy": entropy}
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)

@@ -104,7 +104,7 @@ class ActorCriticAlgorithm(Algorithm):
         return {}
 
     @property
-    def network(self) -> ActorCritic:
+    def network(self) -> Any:
         """The network, as a Flax module."""
         return ActorCritic(self.world, self.widths, self.torso, activation=self.activation)
 
@@ -183,9 +183,7 @@ class ActorCriticAlgorithm(Algorithm):
             rewards = rewards / jnp.sqrt(variance(view.statistics.returns) + 1e-8)
         ends = (rows.terminated, rows.truncated)
         advantage = generalised_advantage(rewards, values, after, *ends, self.gamma, self.gae_lambda)
-        batch = Batch(
-            rows.observation, rows.action, rows.extras.log_prob, advantage, advantage + values, rows.valid
-        )
+        batch = Batch(rows.observation, rows.action, rows.extras.log_prob, advantage, advantage + values, rows.valid)
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch), self.summarise(rows, advantage)
 
     def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:
@@ -208,11 +206,15 @@ class ActorCriticAlgorithm(Algorithm):
             return x.mean()
         return jnp.where(batch.valid, x, 0).mean() / summary.valid.mean()
 
+    def entropy_bonus(self, entropy: jax.Array) -> jax.Array:
+        """What the loss is lowered by for staying undecided."""
+        return (self.entropy_coefficient or 0.0) * entropy
+
     def absorb(self, state: State, summary: Summary) -> State:
         """Fold the batch's moments into the running ones, now that the batch has been learned from."""
         statistics = Statistics(
             *(
-                merge(old, merge_all(new)) if isinstance(old, Moments) else ()
+                merge(old, merge_all(new)) if isinstance(old, Moments) and isinstance(new, Moments) else ()
                 for old, new in zip(state.statistics, summary.statistics, strict=True)
             )
         )

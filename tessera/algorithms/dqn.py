@@ -103,7 +103,7 @@ class DQN(Algorithm):
         return optax.scale_by_adam()
 
     @property
-    def network(self) -> QNetwork:
+    def network(self) -> Any:
         """The network, as a Flax module."""
         return QNetwork(self.world, self.widths, self.torso, self.dueling)
 

@@ -58,7 +58,7 @@ class PPO(ActorCriticAlgorithm):
             policy = self.mean(ppo_clip(log_prob, batch.log_prob, advantage, self.clip), batch, summary)
             error = self.mean(value_loss(value, batch.target), batch, summary)
             entropy = self.mean(distribution.entropy(), batch, summary)
-            total = policy + self.value_coefficient * error - self.entropy_coefficient * entropy
+            total = policy + self.value_coefficient * error - self.entropy_bonus(entropy)
             moved = jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1) > self.clip
             return total, {
                 "loss": total,

@@ -38,6 +38,4 @@ def merge_tallies(parts: list[Tally]) -> Tally:
 def merge_metrics(parts: list[dict[str, np.ndarray]], weights: list[int]) -> dict[str, np.ndarray]:
     """Average metrics over replicas by the groups they hold; devices of one replica agree already."""
     shares = np.asarray(weights) / sum(weights)
-    return {
-        name: np.tensordot(shares, np.stack([p[name].mean(0) for p in parts]), axes=1) for name in parts[0]
-    }
+    return {name: np.tensordot(shares, np.stack([p[name].mean(0) for p in parts]), axes=1) for name in parts[0]}

@@ -161,7 +161,9 @@ class SerialEngine:
                 except StopIteration:
                     del running[k]
             if running and before == (sum(c.moved for c in self.channels), len(running)):
-                stuck = [f"{self.plan.fragments[self.replicas[k].fragment].title}/{self.replicas[k].number}" for k in running]
+                stuck = [
+                    f"{self.plan.fragments[self.replicas[k].fragment].title}/{self.replicas[k].number}" for k in running
+                ]
                 raise RunFailed(f"every fragment waits for another: {', '.join(stuck)}; this colouring deadlocks")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from tessera.envs.base import (
@@ -23,6 +22,7 @@ from tessera.envs.base import (
     is_device,
 )
 from tessera.errors import TesseraError, unknown_name
+from tessera.imports import import_target
 
 __all__ = [
     "PRECISIONS",
@@ -73,7 +73,7 @@ def _build(name_or_factory: Any, options: dict[str, Any]) -> Environment:
     if not colon:
         prefix, name = "gymnasium", name_or_factory
     if prefix == "py":
-        return _adopt(_import_target(name), name_or_factory, options)
+        return _adopt(import_target(name), name_or_factory, options)
     if prefix not in FAMILIES:
         raise unknown_name("environment prefix", prefix, (*FAMILIES, "py"))
     return importlib.import_module(f"tessera.envs.{prefix}").make(name, **options)
@@ -83,9 +83,7 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
     """Use an object as it is, or call a factory and use what it gives."""
     if isinstance(target, DeviceEnvironment | HostEnvironment) or _looks_like_device(target):
         if options:
-            raise TesseraError(
-                f"{name} is already made, so it takes no options: leave out {', '.join(options)}"
-            )
+            raise TesseraError(f"{name} is already made, so it takes no options: leave out {', '.join(options)}")
         return _complete(target, name)
     if not callable(target):
         raise TesseraError(
@@ -96,9 +94,7 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
     made = target(**options)
     if isinstance(made, DeviceEnvironment | HostEnvironment) or _looks_like_device(made):
         if autoreset is not None:
-            raise TesseraError(
-                f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out"
-            )
+            raise TesseraError(f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out")
         return _complete(made, name)
     # Only here, so that device environments never pay for the import of Gymnasium.
     from tessera.envs.gymnasium import wrap
@@ -152,20 +148,3 @@ def _with_precision(environment: Environment, precision: str) -> Environment:
 def _describe(thing: Any) -> str:
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _import_target(path: str) -> Callable[..., Any]:
-    """Import `package.module.Class`."""
-    module_name, _, attribute = path.rpartition(".")
-    if not module_name:
-        raise TesseraError(f"'py:{path}' names no module: write py:package.module.Class")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise TesseraError(
-            f"'py:{path}' cannot be imported ({error}): is it installed, or its folder on PYTHONPATH?"
-        ) from error
-    if not hasattr(module, attribute):
-        public = [name for name in vars(module) if not name.startswith("_")]
-        raise unknown_name(f"class in {module_name}", attribute, public)
-    return getattr(module, attribute)

@@ -34,9 +34,7 @@ def make(
     if name not in games:
         raise unknown_name("Atari game", name, games)
     if not options.get("grayscale", True):
-        raise TesseraError(
-            "stacked colour frames have four axes, and networks take three: leave grayscale on"
-        )
+        raise TesseraError("stacked colour frames have four axes, and networks take three: leave grayscale on")
     options |= {"reward_clipping": reward_clipping, "episodic_life": episodic_life}
     return AleEnvironment(name, AtariVectorEnv, num_threads, options)
 

@@ -31,7 +31,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """Real numbers between bounds; an action is float32 of `shape`. Bounds are flat, in C order, and may be infinite."""
+    """Real numbers between bounds; an action is float32 of `shape`. Bounds are flat, in C order, maybe infinite."""
 
     shape: tuple[int, ...]
     low: tuple[float, ...]

@@ -44,9 +44,7 @@ class EnvPoolEnvironment(HostEnvironment):
         self._task, self._threads, self._options = name, num_threads, options
         spec = envpool.make_spec(name, **options)
         if spec.config.max_num_players > 1:
-            raise TesseraError(
-                f"{self.name} is for several players, and this adapter is for one: choose another"
-            )
+            raise TesseraError(f"{self.name} is for several players, and this adapter is for one: choose another")
         self._spaces = Spaces(self.name, spec.gymnasium_observation_space, spec.gymnasium_action_space)
         self.spec = self._spaces.spec
 

@@ -53,9 +53,7 @@ def make(name: str, autoreset: str | None = None, **options: Any) -> GymnasiumEn
     except gymnasium.error.Error:
         raise unknown_name("Gymnasium environment", identifier, gymnasium.registry) from None
     factory = functools.partial(gymnasium.make, identifier, disable_env_checker=True, **options)
-    vectorised = functools.partial(
-        gymnasium.make_vec, identifier, vectorization_mode="vector_entry_point", **options
-    )
+    vectorised = functools.partial(gymnasium.make_vec, identifier, vectorization_mode="vector_entry_point", **options)
     if spec.vector_entry_point is not None:
         native = _probe(identifier, functools.partial(vectorised, num_envs=1))
         mode = native.metadata.get("autoreset_mode")
@@ -138,9 +136,7 @@ class OneByOne(HostVector):
     Does what SyncVectorEnv does in its same-step mode, in three quarters of the time.
     """
 
-    def __init__(
-        self, envs: Sequence[Any], translation: Spaces, shape: Sequence[int], seeds: Sequence[int]
-    ) -> None:
+    def __init__(self, envs: Sequence[Any], translation: Spaces, shape: Sequence[int], seeds: Sequence[int]) -> None:
         self._envs, self._spaces, self._shape, self._seeds = envs, translation, tuple(shape), seeds
 
     def reset(self) -> Timestep:

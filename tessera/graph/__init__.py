@@ -1,0 +1,1 @@
+"""The dataflow graph: operators, streams, policies, plans and their drawings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tessera.errors import unknown_name
 from tessera.graph.plan import Channel, Placement, Plan
@@ -77,6 +77,6 @@ def _collectives(f: Placement) -> str:
     return "gradients: mean, summary: gather" if "grad" in f.operators else "no exchange"
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]

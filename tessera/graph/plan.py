@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -88,7 +89,7 @@ class Plan:
 def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:
     """Deal groups to replicas in contiguous ranges whose sizes differ by one at most."""
     edges = [round(i * groups / replicas) for i in range(replicas + 1)]
-    return tuple(tuple(range(a, b)) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
 
 
 def choose(device_env: bool, devices: int) -> tuple[str, str]:
@@ -96,7 +97,10 @@ def choose(device_env: bool, devices: int) -> tuple[str, str]:
     if device_env:
         where = f"all {devices} devices" if devices > 1 else "the one device"
         return "fused", f"fused, because the environment is pure JAX: one compiled program on {where}"
-    return "fused", "fused, because the environment runs on this one host: it steps while the update is computed"
+    return (
+        "fused",
+        "fused, because the environment runs on this one host: it steps while the update is computed",
+    )
 
 
 def make_plan(
@@ -119,9 +123,7 @@ def make_plan(
             raise TesseraError(
                 f"fragment {fragment.title} asks for {count} devices, available: {available} ({platform})"
             )
-    units = max(
-        f.replicas * d for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)
-    )
+    units = max(f.replicas * d for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",))
     total = _groups(envs, groups, units, devices, needs.batch)
     lag = policy.cut("params").lag
     lag = (0 if needs.device_env else 1) if lag is None else lag
@@ -136,9 +138,7 @@ def make_plan(
                 "out evenly: set --groups to a multiple of replicas × devices"
             )
     channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
-    return Plan(
-        policy.name, reason, needs.algorithm, needs.env, engine, envs, total, lag, fragments, channels
-    )
+    return Plan(policy.name, reason, needs.algorithm, needs.env, engine, envs, total, lag, fragments, channels)
 
 
 def _usable(available: int, envs: int) -> int:
@@ -156,7 +156,7 @@ def _groups(envs: int, asked: int | None, units: int, devices: list[int], batch:
         if asked < 1 or not fits(asked):
             rows = f", a draw of {batch} rows" if batch else ""
             raise TesseraError(
-                f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas and {max(devices)} devices: "
+                f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas, {max(devices)} devices: "
                 "it must divide the first two, be a multiple of the devices and be at least the replicas"
             )
         return asked
@@ -184,9 +184,7 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
     found = route(stream, policy.fragments[source].replicas, policy.fragments[target].replicas, source == target)
     if found is None:
         return None
-    return Channel(
-        stream.name, stream.slot, source, target, found, stream.rate, lag if stream.slot == "acting" else 0
-    )
+    return Channel(stream.name, stream.slot, source, target, found, stream.rate, lag if stream.slot == "acting" else 0)
 
 
 def cores() -> int:

@@ -1,1 +1,1 @@
-"""Pure functions of arrays: returns, losses, distributions, statistics, exploration, shuffles. No state, no networks."""
+"""Pure functions of arrays: returns, losses, distributions, statistics, exploration, shuffles."""

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from tessera.envs.base import Actions, Box, Discrete, MultiDiscrete
 from tessera.maths.losses import categorical_entropy, gaussian_entropy, select
 
-
 # Up to so many weights are summed one after the other in one fused loop; a general cumulative sum costs more.
 _FEW = 32
 

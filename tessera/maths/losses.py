@@ -35,7 +35,7 @@ def ppo_clip(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array,
 
 
 def kl_estimate(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """Estimate KL(old || new) from actions that the old one drew: (ratio - 1) - log ratio, never negative; all [...]."""
+    """Estimate KL(old || new) from actions that the old one drew: (ratio - 1) - log ratio, never below 0; all [...]."""
     log_ratio = log_prob - old_log_prob
     return jnp.expm1(log_ratio) - log_ratio
 

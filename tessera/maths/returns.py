@@ -1,7 +1,7 @@
 """Returns and advantages along time. Arrays are time-major [T, ...]; any trailing axes are carried along.
 
-An episode ends by *termination*, after which nothing is to be had, or by *truncation*, after which there would have been
-more: the value of the final observation stands for it. Both cut the accumulation.
+An episode ends by *termination*, after which nothing is to be had, or by *truncation*, after which there would have
+been more: the value of the final observation stands for it. Both cut the accumulation.
 """
 
 from __future__ import annotations

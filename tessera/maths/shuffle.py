@@ -19,7 +19,7 @@ def _grid(n: int) -> tuple[int, int]:
 
 
 def _rounds(a: int) -> int:
-    """How many turns make neighbours forget each other: two turns leave a trace of about 1 / a, so that 2^-20 is left."""
+    """How many turns make neighbours forget each other: two turns leave a trace of about 1 / a; 2^-20 is left."""
     return max(6, 2 * math.ceil(20 / math.log2(max(a, 2))))
 
 
@@ -53,7 +53,5 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
 
     image = network(jnp.arange(n, dtype=jnp.uint32))
     if a * b > n:
-        image = jax.lax.while_loop(
-            lambda i: jnp.any(i >= n), lambda i: jnp.where(i >= n, network(i), i), image
-        )
+        image = jax.lax.while_loop(lambda i: jnp.any(i >= n), lambda i: jnp.where(i >= n, network(i), i), image)
     return image.astype(jnp.int32)

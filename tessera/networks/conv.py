@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -19,8 +22,8 @@ def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array
 def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Compute the same as `convolve_directly` as one matrix product over the patches that the kernel sees.
 
-    XLA's convolution on CPUs is about half as fast as this. Where the stride divides the kernel, blocks of
-    stride x stride pixels become channels first: then few wide slices make the patches instead of many narrow ones.
+    Where the stride divides the kernel, blocks of stride x stride pixels become channels first: then few wide slices
+    make the patches instead of many narrow ones.
     """
     k, channels, features = kernel.shape[0], kernel.shape[2], kernel.shape[3]
     height, width = ((side - k) // stride + 1 for side in x.shape[1:3])
@@ -37,15 +40,42 @@ def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
         for i in range(k)
         for j in range(k)
     ]
-    columns_of = jnp.concatenate(patches, axis=-1).astype(kernel.dtype)
-    return columns_of @ kernel.reshape(-1, features)
+    return jnp.concatenate(patches, axis=-1).astype(kernel.dtype) @ kernel.reshape(-1, features)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """Convolve without padding: [B, H, W, C] numbers or uint8, [k, k, C, F] -> [B, H', W', F].
+
+    Compiled for a CPU, the kernel's gradient is computed by patches: XLA's own runs on about one core. (Forward, and
+    for the input's gradient, its own is the faster.) Only reverse-mode differentiation is possible.
+    """
+    return convolve_directly(x, kernel, stride)
+
+
+def _forward(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return convolve_directly(x, kernel, stride), (x, kernel)
+
+
+def _backward(stride: int, saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+    x, kernel = saved
+
+    def kernel_gradient(by: Callable[[jax.Array, jax.Array, int], jax.Array]) -> Callable[..., jax.Array]:
+        return lambda x, kernel, dy: jax.vjp(lambda k: by(x, k, stride), kernel)[1](dy)[0]
+
+    d_kernel = jax.lax.platform_dependent(
+        x, kernel, dy, cpu=kernel_gradient(convolve_by_patches), default=kernel_gradient(convolve_directly)
+    )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return None, d_kernel
+    return jax.vjp(lambda x: convolve_directly(x, kernel, stride), x)[1](dy)[0], d_kernel
+
+
+convolve.defvjp(_forward, _backward)
 
 
 class Conv(nn.Module):
-    """One square convolution without padding: [B, H, W, C] -> [B, H', W', features].
-
-    How it is computed depends on the platform it is compiled for; its parameters do not.
-    """
+    """One square convolution without padding: [B, H, W, C] -> [B, H', W', features]."""
 
     features: int
     kernel: int
@@ -61,13 +91,9 @@ class Conv(nn.Module):
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), param)
         if x.dtype == jnp.uint8:
             kernel = kernel / 255.0
-        y = jax.lax.platform_dependent(
-            x,
-            kernel.astype(compute),
-            cpu=lambda x, kernel: convolve_by_patches(x, kernel, self.stride),
-            default=lambda x, kernel: convolve_directly(x, kernel, self.stride),
-        )
-        return y + bias.astype(compute)
+        if jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.bool_:
+            x = x.astype(compute)
+        return convolve(x, kernel.astype(compute), self.stride) + bias.astype(compute)
 
 
 class ConvTorso(nn.Module):

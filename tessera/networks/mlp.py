@@ -46,9 +46,7 @@ def output_dtype(precision: str) -> jnp.dtype:
 def dense(width: int, gain: float, precision: str, name: str | None = None) -> nn.Dense:
     """Make one linear layer with orthogonal weights of this gain and zero biases."""
     compute, param = dtypes(precision)
-    return nn.Dense(
-        width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name
-    )
+    return nn.Dense(width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name)
 
 
 class MLP(nn.Module):

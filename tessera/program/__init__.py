@@ -1,0 +1,1 @@
+"""The one training program, its projection onto fragments, and its compilation."""

@@ -32,9 +32,14 @@ CHUNK = 1024
 Slots = dict[str, Any]
 
 
-def compile_program(nodes: tuple[Node, ...], mesh: Mesh | None = None) -> tuple[Node, ...]:
-    """Compile a fragment's program; with a mesh, each replica's groups are spread over its devices."""
-    return _compile(nodes, frozenset(), mesh)
+def compile_program(
+    nodes: tuple[Node, ...], mesh: Mesh | None = None, wanted: frozenset[str] = frozenset()
+) -> tuple[Node, ...]:
+    """Compile a fragment's program; with a mesh, each replica's groups are spread over its devices.
+
+    What outlives it: persistent slots, reports, and the slots in `wanted`.
+    """
+    return _compile(nodes, wanted, mesh)
 
 
 def _compile(nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None) -> tuple[Node, ...]:

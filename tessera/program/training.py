@@ -121,7 +121,7 @@ class Training:
             Op("act", digest, ("acting", "memory", "trajectory"), ("experience", "memory")),
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
             if store.persistent
-            else Op("store", lambda e: (e,), ("experience",), ("handed",), WIRING),
+            else Op("store", lambda e: (store.put((), e),), ("experience",), ("handed",), WIRING),
         )
 
     def learn(self) -> Repeat:
@@ -247,9 +247,7 @@ class Training:
             state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
             over = terminated | truncated
             fresh, first = env.restart(state, key_reset)
-            state, observation = jax.tree.map(
-                lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final)
-            )
+            state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
             return state, Timestep(observation, reward, terminated, truncated, final)
 
         def step(state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:

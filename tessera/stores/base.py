@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     """From a queue: [T, n, ...], all of one unroll. From a replay: [batch, ...]."""
     weight: jax.Array | None = None
     """[batch] importance weights of a prioritised replay, before normalisation: 1 / (filled * probability)."""
-    index: jax.Array | None = None
+    index: jax.Array | None = None  # type: ignore[assignment]
     """[batch] where the rows lie in the buffer; what new priorities are addressed to."""
 
 

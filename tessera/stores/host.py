@@ -55,7 +55,9 @@ class HostReplay:
 
     def restore(self, buffer: ReplayBuffer) -> None:
         """Go on from a buffer that was saved; it must have the shapes of the present one."""
-        copied = jax.tree.map(lambda x, like: jax.device_put(x, self._cpu).astype(like.dtype).copy(), buffer, self._buffer)
+        copied = jax.tree.map(
+            lambda x, like: jax.device_put(x, self._cpu).astype(like.dtype).copy(), buffer, self._buffer
+        )
         with self._lock:
             self._buffer = copied
 

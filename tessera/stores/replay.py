@@ -168,9 +168,7 @@ class Replay(Store):
             largest=largest,
         )
 
-    def _put_some(
-        self, buffer: ReplayBuffer, rows: Any, priority: jax.Array | None, valid: jax.Array
-    ) -> ReplayBuffer:
+    def _put_some(self, buffer: ReplayBuffer, rows: Any, priority: jax.Array | None, valid: jax.Array) -> ReplayBuffer:
         """Write the valid rows to the next slots, around the end if need be."""
         count, capacity = (jax.tree.leaves(x)[0].shape[0] for x in (rows, buffer.rows))
         before = jnp.cumsum(valid.astype(jnp.int32)) - 1

@@ -1,0 +1,317 @@
+"""The command line: train, eval, plot, plan, algorithms, policies, doctor."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import tyro
+
+from tessera.errors import TesseraError, unknown_name
+
+
+@dataclass
+class WorldOptions:
+    """What is trained on, and how it is spread."""
+
+    env: tyro.conf.Positional[str]
+    """Environment: gymnax:CartPole-v1, brax:ant, CartPole-v1 (Gymnasium), envpool:…, ale:pong, py:module.Class."""
+    policy: str | None = None
+    """Distribution policy (see `tessera policies`); default: chosen, with a line that says why."""
+    actors: int | None = None
+    """Actors, for policies that have them."""
+    envs: int | None = None
+    """Environments; default: the algorithm's own, at most 16 for host environments."""
+    groups: int | None = None
+    """Groups that environments are dealt into; part of a run's identity, like the seed. Default: up to 8."""
+    lag: int | None = None
+    """Updates by which acting trails behind; default 0 for device environments, 1 for host environments."""
+    precision: Literal["f32", "bf16"] = "f32"
+    """Numbers that networks compute in; params stay f32."""
+
+
+@dataclass
+class TrainOptions:
+    """How long, and where to."""
+
+    steps: int = 500_000
+    """Environment steps, over all environments."""
+    seed: int = 0
+    """What all randomness derives from."""
+    run_dir: Path | None = None
+    """Folder for results; default: a new one under runs/."""
+    target_return: float | None = None
+    """Stop once 100 greedy episodes reach this mean return."""
+    resume: bool = False
+    """Go on from the newest checkpoint in --run-dir."""
+    eval_episodes: int = 100
+    """Greedy episodes at the end."""
+    checkpoint_every: float = 10.0
+    """Seconds between checkpoints, at the least."""
+    keep: int = 3
+    """Checkpoints to keep."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+@dataclass
+class PlanOptions:
+    """How to print."""
+
+    format: str = "table"
+    """table, mermaid or json."""
+
+
+@dataclass
+class EvalOptions:
+    """Play greedy episodes with the newest params of a run."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    episodes: int = 100
+    """How many."""
+    seed: int = 0
+    """What the environments' randomness derives from."""
+
+
+@dataclass
+class PlotOptions:
+    """Draw learning curves of runs."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
+    """Picture to write."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command; exit 2 with one sentence for a mistake of the user's, 1 for a run that failed."""
+    started = _process_start()
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        _dispatch(arguments, started)
+    except TesseraError as error:
+        print(f"tessera: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+def _dispatch(arguments: list[str], started: float) -> None:
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": lambda a: _train(a, started),
+        "eval": _eval,
+        "plot": _plot,
+        "plan": _plan,
+        "algorithms": _algorithms,
+        "policies": _policies,
+        "doctor": _doctor,
+    }
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    if arguments[0] == "--version":
+        from tessera import __version__
+
+        print(__version__)
+        return
+    if arguments[0] not in commands:
+        raise unknown_name("command", arguments[0], commands)
+    commands[arguments[0]](arguments[1:])
+
+
+USAGE = """usage: tessera COMMAND …
+
+  train ALGORITHM ENV [flags]   train; `tessera train ppo --help` documents every flag
+  eval RUN                      play greedy episodes with a run's params
+  plot RUN… -o out.png          draw learning curves
+  plan ALGORITHM ENV [flags]    show what would run where
+  algorithms | policies         what there is
+  doctor                        what this machine offers"""
+
+
+def _train(arguments: list[str], started: float) -> None:
+    world, options, algorithm = _parse("train", arguments, TrainOptions)
+    from tessera.train import train
+
+    folder = options.run_dir or (None if options.resume else _new_folder(algorithm.name, world, options.seed))
+    train(
+        algorithm,
+        world.env,
+        _policy(world),
+        envs=world.envs,
+        groups=world.groups,
+        lag=world.lag,
+        precision=world.precision,
+        started=started,
+        **{**dataclasses.asdict(options), "run_dir": folder},
+    )
+
+
+def _plan(arguments: list[str]) -> None:
+    world, options, algorithm = _parse("plan", arguments, PlanOptions)
+    from tessera.graph.draw import render
+    from tessera.train import prepare_plan
+
+    _, _, plan = prepare_plan(
+        algorithm,
+        world.env,
+        _policy(world),
+        envs=world.envs,
+        groups=world.groups,
+        lag=world.lag,
+        precision=world.precision,
+    )
+    print(render(plan, options.format))
+
+
+def _eval(arguments: list[str]) -> None:
+    options = tyro.cli(EvalOptions, args=arguments, prog="tessera eval")
+    if options.episodes < 1:
+        raise TesseraError(f"--episodes {options.episodes}: at least one is needed")
+    from tessera.cache import use_compilation_cache
+    from tessera.runs import evaluate_run
+
+    use_compilation_cache()
+    e = evaluate_run(options.run, options.episodes, options.seed)
+    print(
+        f"return {e.return_mean:.2f} ± {e.return_std:.2f} (min {e.returns.min():.1f}, max {e.returns.max():.1f}), "
+        f"length {e.length_mean:.1f}, {len(e.returns)} greedy episodes"
+    )
+
+
+def _plot(arguments: list[str]) -> None:
+    options = tyro.cli(PlotOptions, args=arguments, prog="tessera plot")
+    if not options.runs:
+        raise TesseraError("nothing to plot: name one or more run directories")
+    from tessera.plot import plot
+
+    plot(list(options.runs), options.output)
+    print(f"wrote {options.output}")
+
+
+def _algorithms(arguments: list[str]) -> None:
+    _nothing_more("algorithms", arguments)
+    from tessera import algorithms
+
+    for name in algorithms.ALGORITHMS:
+        print(f"{name:6s} {algorithms.get(name).summary}")
+
+
+def _policies(arguments: list[str]) -> None:
+    _nothing_more("policies", arguments)
+    from tessera import policies
+
+    for name in policies.names():
+        policy = policies.get(name)
+        shape = ", ".join(f"[{f.operators}] × {f.replicas if f.devices == 1 else 'devices'}" for f in policy.fragments)
+        print(f"{name}\n    {policy.summary}\n    {shape}\n    mirrors: {policy.mirrors}")
+
+
+def _doctor(arguments: list[str]) -> None:
+    _nothing_more("doctor", arguments)
+    from tessera.doctor import report
+
+    print(report())
+
+
+def _nothing_more(command: str, arguments: list[str]) -> None:
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(f"usage: tessera {command}")
+        raise SystemExit(0)
+    if arguments:
+        raise TesseraError(f"tessera {command} takes no arguments, got {arguments[0]!r}")
+
+
+def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
+    """Read ALGORITHM, then everything else by the types of its fields."""
+    from tessera import algorithms
+
+    names = ", ".join(algorithms.ALGORITHMS)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: tessera {command} ALGORITHM ENV [flags]\n\nALGORITHM is one of {names}, or py:module.Class;")
+        print(f"`tessera {command} ppo --help` documents every flag")
+        raise SystemExit(0 if arguments else 2)
+    sys.path.insert(0, os.getcwd())  # for py:module.Class in the folder one stands in
+    cls = algorithms.get(arguments[0])
+    fields = [f for f in dataclasses.fields(cls) if f.name != "spec"]
+    hints, helps = get_type_hints(cls), field_docs(cls)
+    made = dataclasses.make_dataclass(
+        cls.__name__,
+        [(f.name, Annotated[hints[f.name], tyro.conf.arg(help=helps.get(f.name, ""))], f) for f in fields],
+    )
+    made.__doc__ = f"Hyper-parameters of {cls.name}."
+
+    def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
+        return world, options, algorithm
+
+    collect.__annotations__ = {
+        "world": tyro.conf.OmitArgPrefixes[WorldOptions],
+        "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
+        "algorithm": tyro.conf.OmitArgPrefixes[made],  # type: ignore[misc, valid-type]
+    }
+    world, chosen, flags = tyro.cli(
+        collect, args=arguments[1:], prog=f"tessera {command} {arguments[0]}", description=cls.summary
+    )
+    return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in fields})
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstrings under a dataclass's fields, its bases' included."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, after in zip(body.body, body.body[1:], strict=False):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+def _policy(world: WorldOptions) -> Any:
+    """The policy that flags ask for; a name alone is left to be looked up."""
+    if world.actors is None:
+        return world.policy
+    from tessera import policies
+
+    if world.policy is None:
+        raise TesseraError("--actors needs --policy: which policy should have them?")
+    try:
+        return policies.get(world.policy, actors=world.actors)
+    except TypeError:
+        raise TesseraError(f"policy {world.policy!r} has no actors: leave --actors out") from None
+
+
+def _new_folder(algorithm: str, world: WorldOptions, seed: int) -> Path:
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", world.env).strip("-")
+    return Path("runs") / f"{algorithm}-{name}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _process_start() -> float:
+    """When this process began, in seconds since the epoch."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+if __name__ == "__main__":
+    main()

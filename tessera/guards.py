@@ -1,0 +1,42 @@
+"""Guards: the first number that is not finite stops a run, by name."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tessera.checkpoint import flatten
+from tessera.engines.reports import Reports
+from tessera.errors import RunFailed
+
+
+def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
+    """Find the first update (counted from 0 in `reports`) that broke, and what is not finite there."""
+    names = list(flatten(params))
+    columns: list[tuple[str, np.ndarray]] = [(f"metric {k}", v) for k, v in reports.metrics.items()]
+    for what, squares in (("gradient of", reports.guard.gradients), ("params", reports.guard.params)):
+        columns += [(f"{what} {name}", squares[:, k]) for k, name in enumerate(names)]
+    broken = [(int(np.argmin(np.isfinite(v))), name) for name, v in columns if not np.isfinite(v).all()]
+    return min(broken, key=lambda b: b[0]) if broken else None
+
+
+def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | None) -> None:
+    """Raise RunFailed if something is not finite, after dumping all slots; `updates` were made before these."""
+    found = first_broken(reports, engine.state().params)
+    if found is None:
+        return
+    update, name = updates + found[0] + 1, found[1]
+    where = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{update}"
+    where.mkdir(parents=True, exist_ok=True)
+    np.savez(where / "slots.npz", allow_pickle=False, **flatten(engine.snapshot()))
+    columns = {**reports.metrics, "gradient_norm": np.sqrt(reports.guard.gradients.sum(-1))}
+    rows = {k: [repr(float(x)) for x in np.asarray(v)[: found[0] + 1][-20:]] for k, v in columns.items()}
+    (where / "report.json").write_text(json.dumps({"update": update, "tensor": name, "last": rows}, indent=2))
+    raise RunFailed(
+        f"{name} is not finite at update {update}: the run was stopped and its slots dumped to {where}; "
+        "try a smaller learning rate, --max-gradient-norm, or --precision f32"
+    )

@@ -1,0 +1,25 @@
+"""Importing what users name by path."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tessera.errors import TesseraError, unknown_name
+
+
+def import_target(path: str) -> Any:
+    """Import `package.module.Class`."""
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name:
+        raise TesseraError(f"'py:{path}' names no module: write py:package.module.Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise TesseraError(
+            f"'py:{path}' cannot be imported ({error}): is it installed, or its folder on PYTHONPATH?"
+        ) from error
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise unknown_name(f"class in {module_name}", attribute, public)
+    return getattr(module, attribute)

@@ -1,0 +1,73 @@
+"""The run directory: config.json, plan.json, metrics.jsonl, TensorBoard events, checkpoints/, summary.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from tessera.algorithms.base import Algorithm
+from tessera.checkpoint import write_json
+from tessera.errors import TesseraError
+
+MAY_CHANGE = ("steps", "target_return")
+"""What a resumed run may set anew."""
+
+
+def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
+    """An algorithm's fields as plain data."""
+    cls = type(algorithm)
+    fields = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm) if f.name != "spec"}
+    return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+
+
+def check_fresh(folder: Path) -> None:
+    """Refuse a folder that already holds a run."""
+    if (folder / "config.json").exists():
+        raise TesseraError(f"{folder} already holds a run: add --resume to go on with it, or choose another --run-dir")
+    if folder.exists() and not folder.is_dir():
+        raise TesseraError(f"{folder} is a file: choose another --run-dir")
+
+
+def check_same(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to resume a run under another configuration."""
+    old = read_config(folder)
+    new = json.loads(json.dumps(config))
+    for name in sorted(set(old) | set(new)):
+        if name in MAY_CHANGE or old.get(name) == new.get(name):
+            continue
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            name = next(k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k))
+            before, after = before.get(name), after.get(name)
+        raise TesseraError(
+            f"{folder} was run with {name} = {before!r}, not {after!r}: resume with the same value, or start a new run"
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json of a run."""
+    return _read(folder, "config.json")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json of a finished run."""
+    return _read(folder, "summary.json")
+
+
+def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Make the folder and write what is known at the start."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "plan.json", plan)
+    write_json(folder / "config.json", config)
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    if not path.exists():
+        raise TesseraError(f"{folder} is not a run directory: it has no {name}")
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise TesseraError(f"{path} is damaged ({error}): it is not JSON") from error

@@ -1,0 +1,90 @@
+"""Losses and targets: by hand and against rlax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+
+from tessera.maths import losses
+
+CLOSE = dict(rtol=1e-5, atol=1e-6)
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_the_clipped_surrogate_matches_rlax(wrap):
+    new, old, advantage = normal(0, 50), normal(1, 50), normal(2, 50)
+    got = jnp.mean(wrap(losses.ppo_clip)(new, old, advantage, 0.2))
+    np.testing.assert_allclose(got, rlax.clipped_surrogate_pg_loss(jnp.exp(new - old), advantage, 0.2), **CLOSE)
+
+
+def test_the_surrogate_has_no_gradient_beyond_the_clip_on_the_good_side_only():
+    slope = jax.grad(lambda x, a: losses.ppo_clip(x, jnp.zeros(()), a, 0.2))
+    assert float(slope(jnp.log(1.5), 1.0)) == 0.0
+    assert float(slope(jnp.log(1.5), -1.0)) == pytest.approx(1.5)
+    assert float(slope(jnp.log(0.5), -1.0)) == 0.0
+    assert float(slope(jnp.log(0.5), 1.0)) == pytest.approx(-0.5)
+
+
+def test_huber_matches_rlax_and_its_slope_is_bounded():
+    x = jnp.linspace(-4, 4, 33)
+    np.testing.assert_allclose(losses.huber(x, 1.5), rlax.huber_loss(x, 1.5), **CLOSE)
+    assert float(jnp.max(jnp.abs(jax.vmap(jax.grad(lambda y: losses.huber(y, 1.5)))(x)))) == pytest.approx(1.5)
+
+
+def test_value_losses_match_values_computed_by_hand():
+    assert float(losses.value_loss(jnp.array(3.0), jnp.array(1.0))) == 2.0
+    # Old 0, new 1, clip 0.2: near is 0.2. Target 2: plain 0.5, clipped 1.62. Target 0.5: plain 0.125, clipped 0.045.
+    got = losses.clipped_value_loss(jnp.ones(2), jnp.zeros(2), jnp.array([2.0, 0.5]), 0.2)
+    np.testing.assert_allclose(got, [1.62, 0.125], **CLOSE)
+
+
+def test_q_targets_match_rlax():
+    q_tm1, q_t, selector = normal(0, 20, 5), normal(1, 20, 5), normal(2, 20, 5)
+    a, r = jnp.arange(20) % 5, normal(3, 20)
+    discount = jnp.where(jnp.arange(20) % 3 == 0, 0.0, 0.9)
+    chosen = losses.select(q_tm1, a)
+    plain = jax.vmap(rlax.q_learning)(q_tm1, a, r, discount, q_t)
+    double = jax.vmap(rlax.double_q_learning)(q_tm1, a, r, discount, q_t, selector)
+    np.testing.assert_allclose(losses.q_target(r, discount, q_t) - chosen, plain, **CLOSE)
+    np.testing.assert_allclose(losses.double_q_target(r, discount, q_t, selector) - chosen, double, **CLOSE)
+
+
+def test_no_gradient_flows_into_targets():
+    def total(q):
+        return jnp.sum(losses.q_target(1.0, 0.9, q) + losses.double_q_target(1.0, 0.9, q, q))
+
+    assert not jnp.any(jax.grad(total)(normal(0, 4)))
+
+
+def test_dueling_keeps_the_value_as_the_mean_over_actions():
+    value, advantage = normal(0, 7), normal(1, 7, 3)
+    q = losses.dueling(value, advantage)
+    np.testing.assert_allclose(jnp.mean(q, -1), value, **CLOSE)
+    np.testing.assert_allclose(q[:, 1] - q[:, 0], advantage[:, 1] - advantage[:, 0], **CLOSE)
+
+
+def test_entropies_match_values_computed_by_hand():
+    np.testing.assert_allclose(losses.categorical_entropy(jnp.zeros((2, 4))), [np.log(4)] * 2, **CLOSE)
+    forbidden = jnp.array([0.0, 0.0, -jnp.inf])
+    np.testing.assert_allclose(losses.categorical_entropy(forbidden), np.log(2), **CLOSE)
+    assert jnp.all(jnp.isfinite(jax.grad(losses.categorical_entropy)(forbidden)))
+    np.testing.assert_allclose(losses.gaussian_entropy(jnp.zeros(2)), np.log(2 * np.pi * np.e), **CLOSE)
+
+
+def test_a_weighted_mean_leaves_rows_without_weight_out_even_if_they_are_nan():
+    x = jnp.array([1.0, jnp.nan, 5.0])
+    assert float(losses.weighted_mean(x, jnp.array([3.0, 0.0, 1.0]))) == 2.0
+    assert float(losses.weighted_mean(x, jnp.zeros(3))) == 0.0
+    assert float(losses.weighted_mean(jnp.array([1.0, 3.0]))) == 2.0
+
+
+def test_the_kl_estimate_is_zero_for_equals_and_unbiased_for_small_changes():
+    p, q = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.log(jnp.array([0.4, 0.4, 0.2]))
+    assert not jnp.any(losses.kl_estimate(p, p))
+    got = jnp.sum(jnp.exp(p) * losses.kl_estimate(q, p))
+    np.testing.assert_allclose(got, jnp.sum(jnp.exp(p) * (p - q)), **CLOSE)
