@@ -44,9 +44,7 @@ class Tower(nn.Module):
         """Maps [..., features] to float32 [..., outputs]."""
         for _ in range(2):
             x = jnp.tanh(nn.Dense(64, kernel_init=nn.initializers.orthogonal(2**0.5), dtype=self.dtype)(x))
-        head = nn.Dense(
-            self.outputs, kernel_init=nn.initializers.orthogonal(self.head_scale), dtype=self.dtype
-        )
+        head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.head_scale), dtype=self.dtype)
         return head(x).astype(jnp.float32)
 
 
@@ -169,9 +167,7 @@ def make(
     # Truncations of one environment lie at least an episode apart: a short unroll meets at most one of each.
     one_truncation = unroll <= env_params.max_steps_in_episode
     schedule = optax.linear_schedule(learning_rate, 0.0, total_updates * epochs * minibatches)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.adam(schedule, eps=ADAM_EPSILON)
-    )
+    optimiser = optax.chain(optax.clip_by_global_norm(MAX_GRADIENT_NORM), optax.adam(schedule, eps=ADAM_EPSILON))
 
     def action_log_probs(params: Any, observation: jax.Array) -> jax.Array:
         return jax.nn.log_softmax(jnp.asarray(actor.apply(params["actor"], observation)))
@@ -234,9 +230,7 @@ def make(
         if final is None:
             final = tally.final_observation[None]
         next_value = jnp.where(trajectory.truncated, values(carry.params, final), value[1:])
-        advantage = advantages(
-            trajectory.reward, trajectory.terminated, trajectory.truncated, value[:-1], next_value
-        )
+        advantage = advantages(trajectory.reward, trajectory.terminated, trajectory.truncated, value[:-1], next_value)
         target = advantage + value[:-1]
         advantage = (advantage - advantage.mean()) / (advantage.std() + ADVANTAGE_EPSILON)
         batch = Batch(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
@@ -291,9 +285,7 @@ def make(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--envs", type=int, nargs="+", default=[64, 1024], help="environments, one run for each"
-    )
+    parser.add_argument("--envs", type=int, nargs="+", default=[64, 1024], help="environments, one run for each")
     parser.add_argument("--updates", type=int, default=20, help="updates per repetition")
     parser.add_argument("--repeat", type=int, default=3, help="timed repetitions")
     parser.add_argument("--env", default="CartPole-v1", help="gymnax environment")

@@ -15,6 +15,7 @@ truncated episode counts as terminated.
 
 import argparse
 import json
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1", help="gymnax environment")
     parser.add_argument("--learning-rate", type=float, default=2.5e-4, help="Adam's step size")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run")
+    parser.add_argument("--on-demand", action="store_true", help="one repetition for each line of standard input")
     parser.add_argument("--evaluate", action="store_true", help="play 128 episodes after the timed part")
     options = parser.parse_args()
 
@@ -77,7 +79,7 @@ def main() -> None:
     compile_seconds = time.perf_counter() - begin
     state = jax.block_until_ready(compiled(algorithm, state))
     steps = options.envs * UNROLL * options.updates
-    for repetition in range(options.repeat):
+    for repetition, _ in enumerate(sys.stdin if options.on_demand else range(options.repeat)):
         begin = time.perf_counter()
         state = jax.block_until_ready(compiled(algorithm, state))
         seconds = time.perf_counter() - begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 3, read_only: bool = False) -> None:
         import orbax.checkpoint as ocp  # takes most of a second to import, and many uses never save
 
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked for
+        if keep < 1:
+            raise TesseraError(f"--keep {keep}: at least one is needed")
         self._ocp = ocp
         self.folder = folder
         options = ocp.CheckpointManagerOptions(
@@ -114,7 +118,11 @@ def _plain(leaf: Any) -> np.ndarray:
 
 
 def _like(leaf: Any, array: np.ndarray) -> Any:
-    return jax.random.wrap_key_data(jax.numpy.asarray(array)) if _is_key(leaf) else array.astype(_plain(leaf).dtype, copy=False)
+    return (
+        jax.random.wrap_key_data(jax.numpy.asarray(array))
+        if _is_key(leaf)
+        else array.astype(_plain(leaf).dtype, copy=False)
+    )
 
 
 def _first_line(error: Exception) -> str:

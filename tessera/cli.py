@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
+import io
+import itertools
 import os
 import re
 import sys
@@ -145,6 +148,9 @@ USAGE = """usage: tessera COMMAND …
 
 def _train(arguments: list[str], started: float) -> None:
     world, options, algorithm = _parse("train", arguments, TrainOptions)
+    for flag in ("eval_episodes", "keep"):
+        if getattr(options, flag) < 1:
+            raise TesseraError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: at least one is needed")
     from tessera.train import train
 
     folder = options.run_dir or (None if options.resume else _new_folder(algorithm.name, world, options.seed))
@@ -179,7 +185,8 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _eval(arguments: list[str]) -> None:
-    options = tyro.cli(EvalOptions, args=arguments, prog="tessera eval")
+    _check_flags(arguments, EvalOptions)
+    options = _read_flags(EvalOptions, arguments, "tessera eval")
     if options.episodes < 1:
         raise TesseraError(f"--episodes {options.episodes}: at least one is needed")
     from tessera.cache import use_compilation_cache
@@ -194,7 +201,8 @@ def _eval(arguments: list[str]) -> None:
 
 
 def _plot(arguments: list[str]) -> None:
-    options = tyro.cli(PlotOptions, args=arguments, prog="tessera plot")
+    _check_flags(arguments, PlotOptions)
+    options = _read_flags(PlotOptions, arguments, "tessera plot")
     if not options.runs:
         raise TesseraError("nothing to plot: name one or more run directories")
     from tessera.plot import plot
@@ -263,10 +271,32 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
         "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
         "algorithm": tyro.conf.OmitArgPrefixes[made],  # type: ignore[misc, valid-type]
     }
-    world, chosen, flags = tyro.cli(
-        collect, args=arguments[1:], prog=f"tessera {command} {arguments[0]}", description=cls.summary
-    )
+    _check_flags(arguments[1:], WorldOptions, options, made)
+    world, chosen, flags = _read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", cls.summary)
     return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in fields})
+
+
+def _check_flags(arguments: list[str], *classes: type) -> None:
+    """Refuse the first flag that none of the dataclasses has, naming the nearest."""
+    names = {"help"} | {f.name.replace("_", "-") for cls in classes for f in dataclasses.fields(cls)}
+    for argument in arguments:
+        given = argument.removeprefix("--").partition("=")[0].replace("_", "-")
+        if argument.startswith("--") and given.removeprefix("no-") not in names:
+            raise unknown_name("flag", f"--{given}", [f"--{name}" for name in names])
+
+
+def _read_flags(target: Any, arguments: list[str], prog: str, description: str | None = None) -> Any:
+    """Parse with tyro; what it frames in a box of many lines becomes one sentence."""
+    framed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(framed):
+            return tyro.cli(target, args=arguments, prog=prog, description=description)
+    except SystemExit as left:
+        if not left.code:
+            raise
+        inner = [row.strip("│ ") for row in framed.getvalue().splitlines() if row.startswith("│")]
+        said = itertools.takewhile(lambda row: not row.startswith("─"), inner)
+        raise TesseraError(f"{' '.join(said).rstrip('.')}: see `{prog} --help`") from None
 
 
 def field_docs(cls: type) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,18 @@ def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
 
 def check_fresh(folder: Path) -> None:
     """Refuse a folder that already holds a run."""
+    check_usable(folder)
     if (folder / "config.json").exists():
         raise TesseraError(f"{folder} already holds a run: add --resume to go on with it, or choose another --run-dir")
-    if folder.exists() and not folder.is_dir():
-        raise TesseraError(f"{folder} is a file: choose another --run-dir")
+
+
+def check_usable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, without making it."""
+    nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not nearest.is_dir():
+        raise TesseraError(f"{nearest} is a file: choose another --run-dir")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise TesseraError(f"{nearest} may not be written to: choose another --run-dir")
 
 
 def check_same(folder: Path, config: dict[str, Any]) -> None:
@@ -58,9 +67,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
     """Make the folder and write what is known at the start."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "plan.json", plan)
-    write_json(folder / "config.json", config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "plan.json", plan)
+        write_json(folder / "config.json", config)
+    except OSError as error:
+        raise TesseraError(f"{folder} cannot be written to ({error}): choose another --run-dir") from error
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ class A2C(ActorCriticAlgorithm):
     name: ClassVar[str] = "a2c"
     summary: ClassVar[str] = "advantage actor-critic: one policy gradient per short unroll, RMSProp"
 
-    unroll: int = 8
+    unroll: int | None = 8
     """Steps that each environment plays between updates."""
-    learning_rate: float = 1e-3
+    learning_rate: float | None = 3e-3
     """Step size at the beginning."""
     rms_decay: float = 0.99
     """How slowly RMSProp forgets."""
@@ -31,7 +31,7 @@ class A2C(ActorCriticAlgorithm):
     @property
     def schedule(self) -> Schedule:
         """One gradient per unroll."""
-        return Schedule(self.unroll)
+        return Schedule(self.unroll or 8)
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

@@ -57,10 +57,10 @@ class Summary(NamedTuple):
 class ActorCriticAlgorithm(Algorithm):
     """Fields and functions common to PPO and A2C."""
 
-    unroll: int = 128
-    """Steps that each environment plays between updates."""
-    learning_rate: float = 2.5e-4
-    """Step size at the beginning."""
+    unroll: int | None = None
+    """Steps that each environment plays between updates; default: the algorithm's own."""
+    learning_rate: float | None = None
+    """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     gamma: float = 0.99
@@ -115,7 +115,8 @@ class ActorCriticAlgorithm(Algorithm):
 
     def rate(self, clock: Clock) -> Any:
         """Learning rate now."""
-        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
+        rate = self.learning_rate or 0.0
+        return rate * (1.0 - clock.progress) if self.anneal else rate
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""

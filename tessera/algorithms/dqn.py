@@ -51,7 +51,9 @@ class DQN(Algorithm):
     warmup: int = 32
     """Unrolls played at random before learning starts."""
     learning_rate: float = 5e-4
-    """Step size."""
+    """Step size at the beginning."""
+    anneal: bool = True
+    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     gamma: float = 0.99
     """Discount per step."""
     target_period: int = 200
@@ -78,7 +80,7 @@ class DQN(Algorithm):
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     torso: str = "auto"
     """Network that reads observations: auto, mlp, nature or small."""
-    widths: tuple[int, ...] | None = (128, 128)
+    widths: tuple[int, ...] | None = (64, 64)
     """Widths of the fully connected layers."""
 
     def bind(self, spec: Spec) -> Self:
@@ -108,8 +110,8 @@ class DQN(Algorithm):
         return QNetwork(self.world, self.widths, self.torso, self.dueling)
 
     def rate(self, clock: Clock) -> Any:
-        """Constant."""
-        return self.learning_rate
+        """Learning rate now."""
+        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""

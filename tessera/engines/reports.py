@@ -31,8 +31,7 @@ def by_update(value: Any, count: int) -> Any:
 def merge_tallies(parts: list[Tally]) -> Tally:
     """Merge [devices, updates] tallies of all replicas into [updates]."""
     both = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
-    add = {f: getattr(both, f).sum(0) for f in ("episodes", "return_sum", "length_sum", "steps")}
-    return Tally(**add, return_min=both.return_min.min(0), return_max=both.return_max.max(0))
+    return Tally(*(x.sum(0) for x in both))
 
 
 def merge_metrics(parts: list[dict[str, np.ndarray]], weights: list[int]) -> dict[str, np.ndarray]:

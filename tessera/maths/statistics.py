@@ -15,7 +15,7 @@ import jax.numpy as jnp
 class Moments(NamedTuple):
     """What is known of a population; `mean` and `m2` have the shape of one element, `count` is one number."""
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     """How many elements were seen (or their weight), as a float."""
     mean: jax.Array
     m2: jax.Array

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from typing import Any
 
 import jax
+import numpy as np
 
 
 def root_key(seed: int) -> jax.Array:
@@ -14,9 +15,15 @@ def root_key(seed: int) -> jax.Array:
 
 
 def derive(root: jax.Array, purpose: str, *indices: Any) -> jax.Array:
-    """Derive the key for a purpose and indices."""
-    key = jax.random.fold_in(root, zlib.crc32(purpose.encode()) & 0x7FFFFFFF)
-    for index in indices:
+    """Derive the key for a purpose and indices.
+
+    The purpose is mixed in without a hash of its own, which would run once per step: keys that differ in any bit are
+    unrelated to the generator, and each derivation ends with a hash over at least one index.
+    """
+    words = hashlib.blake2b(purpose.encode(), digest_size=8).digest()
+    salt = np.frombuffer(words, np.uint32)
+    key = jax.random.wrap_key_data(jax.random.key_data(root) ^ salt)
+    for index in indices or (0,):
         key = jax.random.fold_in(key, index)
     return key
 

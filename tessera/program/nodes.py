@@ -102,6 +102,7 @@ SLOTS: dict[str, Slot] = {
     "env_clock": Slot("copy", persistent=True),
     "timesteps": Slot("groups", persistent=True),
     "episode": Slot("groups", persistent=True),
+    "tally": Slot("groups"),
     "memory": Slot("groups", persistent=True),
     "act_clock": Slot("copy", persistent=True),
     "acting": Slot("copy", persistent=True),

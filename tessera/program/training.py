@@ -15,7 +15,7 @@ from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
 from tessera.errors import TesseraError
 from tessera.maths.shuffle import permutation
 from tessera.program.keys import derive, derive_each
-from tessera.program.nodes import HOST, WIRING, Node, Op, Repeat
+from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat
 
 
 class Episode(NamedTuple):
@@ -35,13 +35,11 @@ class Played(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Episodes that ended within an unroll, over a replica's environments, and the steps that count."""
+    """Episodes that ended within an unroll, and the steps that count; per environment, then over a replica's."""
 
     episodes: Any
     return_sum: Any
     length_sum: Any
-    return_min: Any
-    return_max: Any
     steps: Any
 
 
@@ -97,7 +95,7 @@ class Training:
 
     def play(self, steps: int) -> tuple[Node, ...]:
         """Play a number of steps and keep each one's account; what evaluation repeats."""
-        return (Repeat("t", steps, self._step_nodes()[:3], {"played": "plays"}),)
+        return (Repeat("t", steps, self._step_nodes(), {"played": "plays"}), *self._tick(steps))
 
     def collect(self) -> tuple[Node, ...]:
         """One unroll of every environment, into the store."""
@@ -114,10 +112,13 @@ class Training:
         begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
         if type(algorithm).ready is not Algorithm.ready:
             begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
+        steps = (*self._step_nodes(), *self._record())
         return (
             *begin,
-            Repeat("t", s.unroll, self._step_nodes(), {"transition": "trajectory", "played": "plays"}),
-            Op("env", lambda plays: (tally(plays),), ("plays",), ("report_env",)),
+            Op("env", no_tally, ("episode",), ("tally",), self._kind),
+            Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
+            Op("env", lambda t: (jax.tree.map(jnp.sum, t),), ("tally",), ("report_env",)),
+            *self._tick(s.unroll),
             Op("act", digest, ("acting", "memory", "trajectory"), ("experience", "memory")),
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
             if store.persistent
@@ -193,54 +194,74 @@ class Training:
         def observe(timesteps: Timestep) -> tuple[Timestep]:
             return (timesteps._replace(final=None),)
 
-        def act(view: View, memory: Any, seen: Timestep, root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
-            keys = derive_each(root, "act", clock, ids)
+        def act(view: View, memory: Any, seen: Timestep, root: Any, ids: Any, clock: Any, t: Any) -> tuple[Any, ...]:
+            keys = derive_each(root, "act", clock + t, ids)
             if self.greedy:
-                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys), (), clock + 1
-            return *over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys), clock + 1
+                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys), ()
+            return over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys)
 
+        reads = ("acting", "memory", "observed", "root", "ids", "act_clock", "t")
+        return (
+            Op("act", observe, ("timesteps",), ("observed",), WIRING),
+            Op("act", act, reads, ("actions", "memory", "extras")),
+            self._step(),
+        )
+
+    def _record(self) -> tuple[Node, ...]:
         def record(seen: Timestep, action: Any, extras: Any, then: Timestep) -> tuple[Transition]:
             end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
             return (Transition(seen.observation, action, extras, *end),)
 
-        reads = ("acting", "memory", "observed", "root", "ids", "act_clock")
         return (
-            Op("act", observe, ("timesteps",), ("observed",), WIRING),
-            Op("act", act, reads, ("actions", "memory", "extras", "act_clock")),
-            self._step(),
+            Op("env", count, ("tally", "played"), ("tally",), self._kind),
             Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
+        )
+
+    @property
+    def _kind(self) -> str:
+        """How Ops of `env` run."""
+        return HOST if isinstance(self.env, HostEnvironment) else TRACED
+
+    def _tick(self, steps: int) -> tuple[Node, ...]:
+        """Move the clocks of `env` and `act` past an unroll; within it, keys derive from clock + t."""
+
+        def tick(clock: Any) -> tuple[Any]:
+            return (clock + np.int32(steps),)
+
+        return (
+            Op("env", tick, ("env_clock",), ("env_clock",), self._kind),
+            Op("act", tick, ("act_clock",), ("act_clock",)),
         )
 
     def _reset(self) -> Op:
         env = self.env
         if isinstance(env, HostEnvironment):
 
-            def host_reset(vector: Any, clock: Any) -> tuple[Any, ...]:
+            def host_reset(vector: Any) -> tuple[Any, ...]:
                 timestep = vector.reset()
-                return vector, timestep, no_episode(timestep.reward, np), clock + 1
+                return vector, timestep, no_episode(timestep.reward, np)
 
-            reads, writes = ("env_state", "env_clock"), ("env_state", "timesteps", "episode", "env_clock")
-            return Op("env", host_reset, reads, writes, HOST)
+            return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
 
         def reset(root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
             state, observation = over_envs(env.reset)(derive_each(root, "reset", clock, ids))
             nothing = jnp.zeros(ids.shape, bool)
             reward = jnp.zeros(ids.shape, jnp.result_type(float))
             timestep = Timestep(observation, reward, nothing, nothing, observation)
-            return state, timestep, no_episode(reward, jnp), clock + 1
+            return state, timestep, no_episode(reward, jnp)
 
-        return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode", "env_clock"))
+        return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode"))
 
     def _step(self) -> Op:
         env, bound = self.env, bounded(self.env)
-        writes = ("env_state", "timesteps", "episode", "played", "env_clock")
+        writes = ("env_state", "timesteps", "episode", "played")
         if isinstance(env, HostEnvironment):
 
-            def host_step(vector: Any, actions: Any, episode: Episode, clock: Any) -> tuple[Any, ...]:
+            def host_step(vector: Any, actions: Any, episode: Episode) -> tuple[Any, ...]:
                 timestep = vector.step(bound(np.asarray(actions), np))
-                return vector, timestep, *account(episode, timestep, np), clock + 1
+                return vector, timestep, *account(episode, timestep, np)
 
-            return Op("env", host_step, ("env_state", "actions", "episode", "env_clock"), writes, HOST)
+            return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
 
         def one(state: Any, action: Any, key: jax.Array) -> tuple[Any, Timestep]:
             key_step, key_reset = jax.random.split(key)
@@ -250,11 +271,13 @@ class Training:
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
             return state, Timestep(observation, reward, terminated, truncated, final)
 
-        def step(state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
-            state, timestep = over_envs(one)(state, actions, derive_each(root, "env", clock, ids))
-            return state, timestep, *account(episode, timestep, jnp), clock + 1
+        def step(
+            state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any, t: Any
+        ) -> tuple[Any, ...]:
+            state, timestep = over_envs(one)(state, act, derive_each(root, "env", clock + t, ids))
+            return state, timestep, *account(episode, timestep, jnp)
 
-        return Op("env", step, ("env_state", "actions", "episode", "root", "ids", "env_clock"), writes)
+        return Op("env", step, ("env_state", "actions", "episode", "root", "ids", "env_clock", "t"), writes)
 
     def _view(self) -> Op:
         return Op("apply", lambda state: (published(state),), ("state",), ("view",))
@@ -309,18 +332,21 @@ def no_episode(reward: Any, xp: Any) -> Episode:
     return Episode(xp.zeros_like(reward), xp.zeros(reward.shape, xp.int32))
 
 
-def tally(plays: Played) -> Tally:
-    """Sum up the episodes that ended in an unroll: [T, G, n] to scalars."""
-    done, total = plays.done, plays.total
-    real = total.dtype
-    steps = jnp.asarray(done.size if plays.valid is None else plays.valid.sum(), jnp.int32)
-    return Tally(
-        done.sum().astype(jnp.int32),
-        jnp.where(done, total, 0).sum(),
-        jnp.where(done, plays.length, 0).sum().astype(real),
-        jnp.where(done, total, jnp.inf).min(),
-        jnp.where(done, total, -jnp.inf).max(),
-        steps,
+def no_tally(episode: Episode) -> tuple[Tally]:
+    """Nothing counted yet, for each environment."""
+    none = episode.length * 0
+    return (Tally(none, episode.total * 0, none, none),)
+
+
+def count(tally: Tally, played: Played) -> tuple[Tally]:
+    """Count one step of each environment."""
+    return (
+        Tally(
+            tally.episodes + played.done,
+            tally.return_sum + played.total * played.done,
+            tally.length_sum + played.length * played.done,
+            tally.steps + (1 if played.valid is None else played.valid),
+        ),
     )
 
 

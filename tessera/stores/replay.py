@@ -17,8 +17,11 @@ from tessera.errors import TesseraError
 from tessera.maths.distributions import inverse_cdf
 from tessera.stores.base import Experience, Sample, Store
 
-# Children of one parent. Wide enough for a million slots in four levels, and one gather reads them all.
-_FANOUT = 32
+# Children of one parent: one cache line, and five levels for a million slots.
+_FANOUT = 16
+
+# A level above so few entries is summed as a whole: that costs less than finding out which families changed.
+_FEW = 8192
 
 # Larger priorities are held to this, so that their sums stay finite in float32.
 _LARGEST = 1e12
@@ -57,12 +60,20 @@ def _families(level: jax.Array) -> jax.Array:
     return level.reshape(-1, _FANOUT)
 
 
+def _sum_all(level: jax.Array, children: jax.Array) -> jax.Array:
+    """Sum all families afresh into the level above them."""
+    return jax.lax.dynamic_update_slice(level, jnp.sum(children, axis=1), (0,))
+
+
 def _set_range(tree: Tree, start: jax.Array, values: jax.Array) -> Tree:
     """Write `values` [R] to the slots from `start` on, which all exist, and sum their parents afresh."""
     count = values.shape[0]
     levels = [jax.lax.dynamic_update_slice(tree[0], values, (start,))]
     for level in tree[1:]:
         children = _families(levels[-1])
+        if children.size <= _FEW:
+            levels.append(_sum_all(level, children))
+            continue
         # One more family than fits, as the range may begin inside one; summing a few others afresh does no harm.
         count = min(count // _FANOUT + 2, children.shape[0])
         start = jnp.minimum(start // _FANOUT, children.shape[0] - count)
@@ -80,6 +91,9 @@ def _set_slots(tree: Tree, index: jax.Array, values: jax.Array) -> Tree:
     for level in tree[1:]:
         children = _families(levels[-1])
         index = index // _FANOUT
+        if children.size <= _FEW:
+            levels.append(_sum_all(level, children))
+            continue
         sums = jnp.sum(children.at[index].get(mode="clip"), axis=1)
         levels.append(level.at[index].set(sums, mode="drop"))
     return tuple(levels)
@@ -153,7 +167,7 @@ class Replay(Store):
         count, capacity = (jax.tree.leaves(x)[0].shape[0] for x in (rows, buffer.rows))
 
         def write(all_rows: jax.Array, new: jax.Array) -> jax.Array:
-            start = (buffer.head, *[0] * (new.ndim - 1))
+            start: list[Any] = [buffer.head] + [0] * (new.ndim - 1)
             return jax.lax.dynamic_update_slice(all_rows, new.astype(all_rows.dtype), start)
 
         tree, largest = buffer.tree, buffer.largest
