@@ -55,17 +55,18 @@ class Checkpoints:
                 update, args=args.Composite(slots=args.StandardRestore(), meta=args.JsonRestore())
             )
             slots = {k: np.asarray(v) for k, v in found["slots"].items()}
+            meta = dict(found["meta"])
         except Exception as error:  # whatever a damaged file makes Orbax raise
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
                 "delete that folder to resume from the one before it"
             ) from error
-        if found["meta"].get("format") != FORMAT:
+        if meta.get("format") != FORMAT:
             raise TesseraError(
-                f"checkpoint {update} in {self.folder} has format {found['meta'].get('format')}, this version "
+                f"checkpoint {update} in {self.folder} has format {meta.get('format')}, this version "
                 f"reads {FORMAT}: resume it with the version that wrote it"
             )
-        return slots, found["meta"]
+        return slots, meta
 
     def close(self) -> None:
         """Finish."""

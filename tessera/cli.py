@@ -294,9 +294,14 @@ def _read_flags(target: Any, arguments: list[str], prog: str, description: str |
     except SystemExit as left:
         if not left.code:
             raise
-        inner = [row.strip("│ ") for row in framed.getvalue().splitlines() if row.startswith("│")]
-        said = itertools.takewhile(lambda row: not row.startswith("─"), inner)
+        rows = [row.strip("│ ") for row in framed.getvalue().splitlines()[1:]]  # the first is the box's title
+        body = itertools.dropwhile(_is_rule, rows)
+        said = itertools.takewhile(lambda row: not _is_rule(row), body)
         raise TesseraError(f"{' '.join(said).rstrip('.')}: see `{prog} --help`") from None
+
+
+def _is_rule(row: str) -> bool:
+    return set(row) <= set("─-╰╯")
 
 
 def field_docs(cls: type) -> dict[str, str]:

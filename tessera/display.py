@@ -98,7 +98,7 @@ class Live(Quiet):
 
     def begin(self, title: str) -> None:
         """Print the title; the bar appears with the first progress."""
-        self._console.print(title, highlight=False)
+        self._console.print(title, highlight=False, markup=False)
 
     def show(self, progress: Progress) -> None:
         """Move the bar."""
@@ -115,7 +115,7 @@ class Live(Quiet):
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, markup=False)
 
     def end(self) -> None:
         """Leave the bar as it is."""

@@ -48,8 +48,11 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
             continue
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            name = next(k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k))
-            before, after = before.get(name), after.get(name)
+            if before.get("name") != after.get("name"):
+                before, after = before.get("name"), after.get("name")
+            else:
+                name = next(k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k))
+                before, after = before.get(name), after.get(name)
         raise TesseraError(
             f"{folder} was run with {name} = {before!r}, not {after!r}: resume with the same value, or start a new run"
         )
@@ -57,7 +60,11 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a run."""
-    return _read(folder, "config.json")
+    config = _read(folder, "config.json")
+    missing = sorted({"algorithm", "env", "policy", "precision", "seed"} - set(config))
+    if missing:
+        raise TesseraError(f"{folder / 'config.json'} is damaged: it lacks {missing[0]!r}")
+    return config
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -80,6 +87,9 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     if not path.exists():
         raise TesseraError(f"{folder} is not a run directory: it has no {name}")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        found = json.loads(path.read_text())
+    except ValueError as error:
         raise TesseraError(f"{path} is damaged ({error}): it is not JSON") from error
+    if not isinstance(found, dict):
+        raise TesseraError(f"{path} is damaged: it holds no JSON object")
+    return found

@@ -67,6 +67,8 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
         raise TesseraError(
             f"the run's algorithm {config['class']} cannot be imported ({error}): is its folder on PYTHONPATH?"
         ) from error
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise TesseraError(f"the run's algorithm {config['class']} is not an Algorithm: config.json is damaged")
     names = {f.name for f in dataclasses.fields(cls)} - {"spec"}
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in names}
     return cls(**values)

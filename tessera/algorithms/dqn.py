@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -76,6 +77,9 @@ class DQN(Algorithm):
     """How much importance weights correct for priorities at the beginning; rises to 1 by the end."""
     n_step: int = 1
     """Steps that a reward sum looks ahead before the bootstrap."""
+    huber: float | None = None
+    """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0: where
+    values are large and few rows terminate, a linear loss lets those be outvoted, and values diverge."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     torso: str = "auto"
@@ -87,7 +91,8 @@ class DQN(Algorithm):
         """Refuse actions that have no table of values."""
         if not isinstance(spec.actions, Discrete):
             raise TesseraError(f"dqn needs one discrete action, this environment has {spec.actions}: try ppo or a2c")
-        return super().bind(spec)
+        huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
+        return dataclasses.replace(self, spec=spec, huber=huber)
 
     @property
     def schedule(self) -> Schedule:
@@ -166,7 +171,7 @@ class DQN(Algorithm):
         return (sample.rows, weight), weight.max()
 
     def gradient(self, view: View, batch: Any, summary: Any, key: jax.Array) -> tuple[Any, Feedback]:
-        """Gradient of the Huber loss of temporal-difference errors."""
+        """Gradient of the loss of temporal-difference errors."""
         del key
         rows, weight = batch
         q_t = self.network.apply(view.target, rows.bootstrap)
@@ -180,7 +185,7 @@ class DQN(Algorithm):
         def loss(params: Any) -> tuple[jax.Array, Any]:
             value = select(self.network.apply(params, rows.observation), rows.action)
             error = value - target
-            total = jnp.mean(scale * huber(error))
+            total = jnp.mean(scale * (huber(error, self.huber) if self.huber else 0.5 * jnp.square(error)))
             return total, ({"loss": total, "q_mean": value.mean(), "td_error": jnp.abs(error).mean()}, error)
 
         gradients, (metrics, error) = jax.grad(loss, has_aux=True)(view.params)

@@ -104,6 +104,8 @@ class ConvTorso(nn.Module):
     widths: tuple[int, ...]
     activation: str = "relu"
     precision: str = "f32"
+    gain: float | None = HIDDEN_GAIN
+    """Of the fully connected layers; see `MLP`."""
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
@@ -114,7 +116,7 @@ class ConvTorso(nn.Module):
         for features, kernel, stride in self.layers:
             x = activation(Conv(features, kernel, stride, self.precision)(x))
         x = x.reshape(*batch, -1)
-        return MLP(self.widths, self.activation, self.precision)(x)
+        return MLP(self.widths, self.activation, self.precision, self.gain)(x)
 
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))

@@ -92,11 +92,11 @@ class QNetwork(nn.Module):
             )
         widths = torso_widths(spec, self.torso, self.widths)
         below, last = (widths[:-1], widths[-1:]) if self.dueling else (widths, ())
-        features = torso(spec, self.torso, below, self.activation)(observation)
+        features = torso(spec, self.torso, below, self.activation, gain=None)(observation)
 
         def head(size: int, name: str) -> jax.Array:
-            hidden = MLP(last, self.activation, spec.precision, name=f"{name}_hidden")(features)
-            out = dense(size, 1.0, spec.precision, name=name)(hidden)
+            hidden = MLP(last, self.activation, spec.precision, gain=None, name=f"{name}_hidden")(features)
+            out = dense(size, None, spec.precision, name=name)(hidden)
             return out.astype(output_dtype(spec.precision))
 
         if self.dueling:

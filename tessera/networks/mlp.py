@@ -43,10 +43,36 @@ def output_dtype(precision: str) -> jnp.dtype:
     return dtypes(precision)[1]
 
 
-def dense(width: int, gain: float, precision: str, name: str | None = None) -> nn.Dense:
-    """Make one linear layer with orthogonal weights of this gain and zero biases."""
+def dense(width: int, gain: float | None, precision: str, name: str | None = None) -> nn.Module:
+    """Make one linear layer: orthogonal weights of this gain and zero biases; with None, see `SpreadDense`."""
     compute, param = dtypes(precision)
+    if gain is None:
+        return SpreadDense(width, compute, param, name=name)
     return nn.Dense(width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name)
+
+
+class SpreadDense(nn.Module):
+    """A linear layer whose weights and biases start uniform within 1 / sqrt(inputs): [..., k] -> [..., width].
+
+    For action values. Without biases a network of relus is proportional to the length of its input, so where later
+    states are the longer ones (a pole that falls) it values them higher, bootstraps from that, and diverges.
+    """
+
+    width: int
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Evaluate the layer."""
+        bound = 1.0 / math.sqrt(x.shape[-1])
+
+        def spread(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+            return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+        kernel = self.param("kernel", spread, (x.shape[-1], self.width), self.param_dtype)
+        bias = self.param("bias", spread, (self.width,), self.param_dtype)
+        return x.astype(self.dtype) @ kernel.astype(self.dtype) + bias.astype(self.dtype)
 
 
 class MLP(nn.Module):
@@ -58,6 +84,8 @@ class MLP(nn.Module):
     widths: tuple[int, ...]
     activation: str = "tanh"
     precision: str = "f32"
+    gain: float | None = HIDDEN_GAIN
+    """Of the orthogonal weights; None: weights and biases spread uniformly."""
     rank: int = 1
     """How many axes one observation has; they are flattened. Axes before them are a batch."""
 
@@ -70,5 +98,5 @@ class MLP(nn.Module):
         x = x.reshape(*batch, -1).astype(dtypes(self.precision)[0])
         x = x * scale if scale != 1.0 else x
         for width in self.widths:
-            x = activation(dense(width, HIDDEN_GAIN, self.precision)(x))
+            x = activation(dense(width, self.gain, self.precision)(x))
         return x

@@ -7,7 +7,7 @@ import flax.linen as nn
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
 from tessera.networks.conv import NATURE, SMALL, ConvTorso
-from tessera.networks.mlp import MLP
+from tessera.networks.mlp import HIDDEN_GAIN, MLP
 
 TORSOS = ("mlp", "nature", "small")
 
@@ -39,7 +39,11 @@ def torso_widths(spec: Spec, name: str, widths: tuple[int, ...] | None) -> tuple
 
 
 def torso(
-    spec: Spec, name: str = "auto", widths: tuple[int, ...] | None = None, activation: str | None = None
+    spec: Spec,
+    name: str = "auto",
+    widths: tuple[int, ...] | None = None,
+    activation: str | None = None,
+    gain: float | None = HIDDEN_GAIN,
 ) -> nn.Module:
     """Make the network that turns observations [..., *observation_shape] into features [..., widths[-1]].
 
@@ -49,9 +53,10 @@ def torso(
             the observations' shape.
         widths: of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small.
         activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
+        gain: how fully connected layers start; see `MLP`.
     """
     chosen = torso_name(spec, name)
     widths = torso_widths(spec, chosen, widths)
     if chosen == "mlp":
-        return MLP(widths, activation or "tanh", spec.precision, rank=len(spec.observation_shape))
-    return ConvTorso(NATURE if chosen == "nature" else SMALL, widths, activation or "relu", spec.precision)
+        return MLP(widths, activation or "tanh", spec.precision, gain, len(spec.observation_shape))
+    return ConvTorso(NATURE if chosen == "nature" else SMALL, widths, activation or "relu", spec.precision, gain)

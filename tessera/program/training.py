@@ -274,7 +274,7 @@ class Training:
         def step(
             state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any, t: Any
         ) -> tuple[Any, ...]:
-            state, timestep = over_envs(one)(state, act, derive_each(root, "env", clock + t, ids))
+            state, timestep = over_envs(one)(state, actions, derive_each(root, "env", clock + t, ids))
             return state, timestep, *account(episode, timestep, jnp)
 
         return Op("env", step, ("env_state", "actions", "episode", "root", "ids", "env_clock", "t"), writes)
