@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -53,3 +55,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps `tessera.train` the function: importing the module of the same name would put the module there."""
+
+    @property
+    def train(self) -> Any:
+        """Train an algorithm; see `tessera.train.train`."""
+        return importlib.import_module("tessera.train").train
+
+    @train.setter
+    def train(self, module: ModuleType) -> None:
+        """Let the import system think that it has set the module."""
+
+
+sys.modules[__name__].__class__ = _Package

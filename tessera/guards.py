@@ -17,7 +17,8 @@ from tessera.errors import RunFailed
 def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
     """Find the first update (counted from 0 in `reports`) that broke, and what is not finite there."""
     names = list(flatten(params))
-    columns: list[tuple[str, np.ndarray]] = [(f"metric {k}", v) for k, v in reports.metrics.items()]
+    metrics = sorted(reports.metrics, key=lambda k: k != "loss")  # within one update the loss says most
+    columns: list[tuple[str, np.ndarray]] = [(f"metric {k}", reports.metrics[k]) for k in metrics]
     for what, squares in (("gradient of", reports.guard.gradients), ("params", reports.guard.params)):
         columns += [(f"{what} {name}", squares[:, k]) for k, name in enumerate(names)]
     broken = [(int(np.argmin(np.isfinite(v))), name) for name, v in columns if not np.isfinite(v).all()]

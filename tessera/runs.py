@@ -36,7 +36,7 @@ def load_run(folder: str | Path) -> SavedRun:
     """Read a run's configuration and its newest checkpoint."""
     folder = Path(folder)
     config = rundir.read_config(folder)
-    env = make_env(config["env"], config["precision"])
+    env = _environment(config["env"], config["precision"])
     algorithm = _algorithm(config["algorithm"]).bind(env.spec)
     if not (folder / "checkpoints").is_dir():
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
@@ -59,6 +59,18 @@ def evaluate_run(folder: str | Path, episodes: int = 100, seed: int = 0) -> Eval
     return Evaluator(run.algorithm, run.env)(published(run.state), episodes, seed)
 
 
+def _environment(name: str, precision: str) -> Environment:
+    if ":" in name:
+        return make_env(name, precision)
+    try:  # a class or a factory that was given to tessera.train, under the name it was defined by
+        return make_env(f"py:{name}", precision)
+    except TesseraError as error:
+        raise TesseraError(
+            f"the run's environment {name!r} was given as an object and cannot be made again by that name ({error}): "
+            "name it py:module.Class in tessera.train"
+        ) from error
+
+
 def _algorithm(config: dict[str, Any]) -> Algorithm:
     module, _, name = config["class"].rpartition(".")
     try:
@@ -70,5 +82,5 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
         raise TesseraError(f"the run's algorithm {config['class']} is not an Algorithm: config.json is damaged")
     names = {f.name for f in dataclasses.fields(cls)} - {"spec"}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in names}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in names}
     return cls(**values)

@@ -43,7 +43,7 @@ class DQN(Algorithm):
 
     unroll: int = 4
     """Steps that each environment plays between updates."""
-    draws: int = 8
+    draws: int = 4
     """Batches drawn, and gradients applied, per update."""
     batch: int = 128
     """Rows per draw, over all environments."""
@@ -51,13 +51,13 @@ class DQN(Algorithm):
     """Rows that the replay holds, over all environments."""
     warmup: int = 32
     """Unrolls played at random before learning starts."""
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     gamma: float = 0.99
     """Discount per step."""
-    target_period: int = 200
+    target_period: int = 50
     """Gradients between copies of the params to the target network."""
     epsilon_start: float = 1.0
     """Share of random actions at the beginning."""

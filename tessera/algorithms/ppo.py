@@ -26,7 +26,7 @@ class PPO(ActorCriticAlgorithm):
     unroll: int | None = None
     """Steps that each environment plays between updates; default 32, and 128 for images or continuous actions."""
     learning_rate: float | None = None
-    """Step size at the beginning; default 1e-3, 3e-4 for continuous actions, 2.5e-4 for large images."""
+    """Step size at the beginning; default 2e-3, 3e-4 for continuous actions, 2.5e-4 for pixels."""
     epochs: int | None = None
     """Passes over each unroll; default 4, and 10 for continuous actions."""
     minibatches: int | None = None
@@ -37,9 +37,10 @@ class PPO(ActorCriticAlgorithm):
     def chosen(self, spec: Spec) -> dict[str, Any]:
         """The settings usual for each kind of task: classic control, images, continuous control."""
         continuous, images = isinstance(spec.actions, Box), len(spec.observation_shape) == 3
+        pixels = spec.observation_dtype == "uint8"
         return {
             "unroll": 128 if continuous or images else 32,
-            "learning_rate": 3e-4 if continuous else 2.5e-4 if images and spec.observation_dtype == "uint8" else 1e-3,
+            "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 2e-3,
             "epochs": 10 if continuous else 4,
             "minibatches": 32 if continuous else 4,
         }

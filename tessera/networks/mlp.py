@@ -86,14 +86,14 @@ class MLP(nn.Module):
     precision: str = "f32"
     gain: float | None = HIDDEN_GAIN
     """Of the orthogonal weights; None: weights and biases spread uniformly."""
-    rank: int = 1
+    axes: int = 1
     """How many axes one observation has; they are flattened. Axes before them are a batch."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Evaluate the network."""
         activation = activation_named(self.activation)
-        batch = x.shape[: x.ndim - self.rank]
+        batch = x.shape[: x.ndim - self.axes]
         scale = 1.0 / 255.0 if x.dtype == jnp.uint8 else 1.0
         x = x.reshape(*batch, -1).astype(dtypes(self.precision)[0])
         x = x * scale if scale != 1.0 else x

@@ -123,15 +123,22 @@ SLOTS: dict[str, Slot] = {
     "batch": Slot("groups"),
     "summary": Slot("copy"),
     "order": Slot("groups"),
+    "row_priorities": Slot("groups"),
     "priorities": Slot("groups"),
     "grad_clock": Slot("copy", persistent=True),
     "gradients": Slot("copy"),
+    "squares": Slot("copy"),
+    "metrics": Slot("copy"),
     "view": Slot("copy", persistent=True),
     "state": Slot("copy", persistent=True),
     "report_env": Slot("report"),
     "report_grad": Slot("report"),
     "report_apply": Slot("report"),
 }
+
+# loops' indices, and what loops stack of the slots above
+SLOTS |= {index: Slot("copy") for index in ("w", "u", "t", "d", "e", "m")}
+SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares") for loop in ("m", "e", "d")}
 
 REPORTS: tuple[str, ...] = tuple(name for name, slot in SLOTS.items() if slot.layout == "report")
 

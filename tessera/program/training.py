@@ -334,17 +334,18 @@ def no_episode(reward: Any, xp: Any) -> Episode:
 
 def no_tally(episode: Episode) -> tuple[Tally]:
     """Nothing counted yet, for each environment."""
-    none = episode.length * 0
-    return (Tally(none, episode.total * 0, none, none),)
+    none = (episode.length * 0).astype(np.int32)
+    return (Tally(none, none.astype(episode.total.dtype), none, none),)
 
 
 def count(tally: Tally, played: Played) -> tuple[Tally]:
     """Count one step of each environment."""
+    xp = np if isinstance(played.done, np.ndarray) else jnp
     return (
         Tally(
             tally.episodes + played.done,
-            tally.return_sum + played.total * played.done,
-            tally.length_sum + played.length * played.done,
+            tally.return_sum + xp.where(played.done, played.total, 0),
+            tally.length_sum + xp.where(played.done, played.length, 0),
             tally.steps + (1 if played.valid is None else played.valid),
         ),
     )

@@ -101,9 +101,7 @@ def register_counters() -> None:
     """Register counters with a vector version in each autoreset mode."""
     for mode in AutoresetMode:
 
-        def vector(
-            num_envs: int, ending: str = "terminated", mode: AutoresetMode = mode, **_: Any
-        ) -> SyncVectorEnv:
+        def vector(num_envs: int, ending: str = "terminated", mode: AutoresetMode = mode, **_: Any) -> SyncVectorEnv:
             return SyncVectorEnv([lambda: Counter(ending)] * num_envs, autoreset_mode=mode)
 
         name = f"tessera/Counter{mode.name}-v0"

@@ -60,11 +60,7 @@ def test_a_step_keeps_the_shapes_and_dtypes_of_a_reset():
     state, observation = jax.eval_shape(env.reset, jax.random.key(0))
     stepped, seen, reward, terminated, truncated = jax.eval_shape(env.step, state, jnp.zeros(1), None)
     assert stepped == state == jax.eval_shape(env.restart, stepped, None)[0]
-    assert (
-        (seen.shape, seen.dtype)
-        == (observation.shape, jnp.float32)
-        == (env.spec.observation_shape, jnp.float32)
-    )
+    assert (seen.shape, seen.dtype) == (observation.shape, jnp.float32) == (env.spec.observation_shape, jnp.float32)
     assert (reward.dtype, terminated.dtype, truncated.dtype) == (jnp.float32, bool, bool)
 
 

@@ -17,9 +17,7 @@ def next_state(state: np.ndarray, action: np.ndarray) -> np.ndarray:
     push = (np.where(action == 1, 10.0, -10.0) + 0.05 * theta_dot**2 * np.sin(theta)) / 1.1
     spin = (9.8 * np.sin(theta) - np.cos(theta) * push) / (0.5 * (4.0 / 3.0 - 0.1 * np.cos(theta) ** 2 / 1.1))
     pull = push - 0.05 * spin * np.cos(theta) / 1.1
-    return np.stack(
-        [x + 0.02 * x_dot, x_dot + 0.02 * pull, theta + 0.02 * theta_dot, theta_dot + 0.02 * spin], -1
-    )
+    return np.stack([x + 0.02 * x_dot, x_dot + 0.02 * pull, theta + 0.02 * theta_dot, theta_dot + 0.02 * spin], -1)
 
 
 def test_cartpole_masks_the_reset_step_after_terminations_and_truncations():
@@ -68,9 +66,7 @@ def test_discrete_observations_and_box_actions_are_known():
 
 
 def test_an_unknown_task_is_answered_with_the_nearest():
-    with pytest.raises(
-        TesseraError, match="unknown EnvPool environment 'CartPole-v9': did you mean 'CartPole"
-    ):
+    with pytest.raises(TesseraError, match="unknown EnvPool environment 'CartPole-v9': did you mean 'CartPole"):
         envs.make("envpool:CartPole-v9")
 
 

@@ -167,9 +167,7 @@ def test_dict_and_tuple_observations_are_flattened_as_gymnasium_does(mode):
             seen.append(spaces.flatten(COMPOSITE, result[0]))
             return result
 
-    vector = envs.make(lambda: Recording(COMPOSITE, spaces.Discrete(2)), autoreset=mode).open(
-        np.array([[0, 1]]), 0
-    )
+    vector = envs.make(lambda: Recording(COMPOSITE, spaces.Discrete(2)), autoreset=mode).open(np.array([[0, 1]]), 0)
     vector.reset()
     observation = vector.step(np.zeros((1, 2), np.int32)).observation
     assert observation.dtype == np.float32
@@ -264,9 +262,7 @@ def test_an_id_may_name_the_module_that_registers_it():
 
 
 def test_unknown_ids_and_modes_are_answered_with_the_nearest():
-    with pytest.raises(
-        TesseraError, match="unknown Gymnasium environment 'CartPoole-v1': did you mean 'CartPole-v1'"
-    ):
+    with pytest.raises(TesseraError, match="unknown Gymnasium environment 'CartPoole-v1': did you mean 'CartPole-v1'"):
         envs.make("CartPoole-v1")
     with pytest.raises(TesseraError, match="did you mean 'CartPole-v1'"):
         envs.make("gymnasium:CartPole")

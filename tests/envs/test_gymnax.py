@@ -32,19 +32,13 @@ def rollout(env: Any, actions: Any, seed: int = 0) -> tuple[Any, Any, Any, Any, 
 
     keys = jax.random.split(jax.random.key(seed), (steps + 1, n))
     state, _ = jax.vmap(env.reset)(keys[0])
-    _, out = jax.jit(lambda *a: jax.lax.scan(lambda s, x: jax.vmap(one)(s, x), *a))(
-        state, (actions, keys[1:])
-    )
+    _, out = jax.jit(lambda *a: jax.lax.scan(lambda s, x: jax.vmap(one)(s, x), *a))(state, (actions, keys[1:]))
     return jax.tree.map(np.asarray, out)
 
 
 def zero_action(env: Any) -> Any:
     actions = env.spec.actions
-    return (
-        jnp.zeros((), jnp.int32)
-        if isinstance(actions, envs.Discrete)
-        else jnp.zeros(actions.shape, jnp.float32)
-    )
+    return jnp.zeros((), jnp.int32) if isinstance(actions, envs.Discrete) else jnp.zeros(actions.shape, jnp.float32)
 
 
 def test_cartpole_terminates_out_of_bounds_and_truncates_at_its_limit():
@@ -71,11 +65,7 @@ def test_a_step_keeps_the_shapes_and_dtypes_of_a_reset(name):
     restarted, _ = jax.eval_shape(env.restart, stepped, key)
     assert stepped == state == restarted
     assert not any(leaf.weak_type for leaf in jax.tree.leaves((state, stepped)))
-    assert (
-        (seen.shape, seen.dtype)
-        == (observation.shape, jnp.float32)
-        == (env.spec.observation_shape, jnp.float32)
-    )
+    assert (seen.shape, seen.dtype) == (observation.shape, jnp.float32) == (env.spec.observation_shape, jnp.float32)
     assert (reward.shape, reward.dtype) == ((), jnp.float32)
     assert (terminated.dtype, truncated.dtype) == (bool, bool)
 
@@ -120,9 +110,7 @@ def test_box_actions_have_their_bounds():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(
-        TesseraError, match="unknown gymnax environment 'CartPole-v0': did you mean 'CartPole-v1'"
-    ):
+    with pytest.raises(TesseraError, match="unknown gymnax environment 'CartPole-v0': did you mean 'CartPole-v1'"):
         envs.make("gymnax:CartPole-v0")
 
 

@@ -17,7 +17,7 @@ from tessera.maths.distributions import (
     inverse_cdf,
 )
 
-CLOSE = dict(rtol=1e-5, atol=1e-5)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 @pytest.mark.parametrize("n", [2, 5, 32, 33, 100])
@@ -29,15 +29,16 @@ def test_categorical_draws_follow_the_probabilities(n):
     assert stats.chisquare(counts, 20_000 * special.softmax(np.asarray(logits, np.float64))).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("unroll", [False, True])
 @pytest.mark.parametrize("n", [4, 40])
-def test_the_inverse_cdf_is_right_at_its_edges(n):
+def test_the_inverse_cdf_is_right_at_its_edges(n, unroll):
     weights = np.zeros(n, np.float32)
     weights[1], weights[2] = 0.25, 0.75
     almost = np.nextafter(np.float32(1), np.float32(0))
     uniform = np.array([0.0, np.nextafter(np.float32(0.25), np.float32(0)), 0.25, almost, 1.0], np.float32)
-    got = inverse_cdf(jnp.broadcast_to(weights, (5, n)), uniform)
+    got = inverse_cdf(jnp.broadcast_to(weights, (5, n)), uniform, unroll)
     np.testing.assert_array_equal(got, [1, 1, 2, 2, 2])
-    assert int(inverse_cdf(jnp.zeros(n), jnp.float32(0.5))) == 0
+    assert int(inverse_cdf(jnp.zeros(n), jnp.float32(0.5), unroll)) == 0
 
 
 @pytest.mark.parametrize("n", [18, 77])

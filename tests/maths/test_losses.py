@@ -8,7 +8,7 @@ import rlax
 
 from tessera.maths import losses
 
-CLOSE = dict(rtol=1e-5, atol=1e-6)
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 def normal(seed, *shape):

@@ -8,7 +8,7 @@ import rlax
 
 from tessera.maths.returns import discounted_returns, generalised_advantage, n_step
 
-CLOSE = dict(rtol=1e-5, atol=1e-5)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def episode(seed: int, steps: int, *trailing: int):

@@ -6,7 +6,7 @@ import numpy as np
 
 from tessera.maths.statistics import Moments, merge, merge_all, moments_of, no_moments, normalise, variance
 
-CLOSE = dict(rtol=1e-5, atol=1e-5)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def data(seed, *shape):

@@ -98,7 +98,12 @@ def test_policy_and_value_can_be_had_apart_and_neither_computes_the_other(kind):
 
 
 def test_towers_are_apart_for_vectors_and_shared_for_images_unless_told_otherwise():
-    for kind, shared, apart in [("vector", None, True), ("tiny", None, False), ("vector", True, False), ("tiny", False, True)]:
+    for kind, shared, apart in [
+        ("vector", None, True),
+        ("tiny", None, False),
+        ("vector", True, False),
+        ("tiny", False, True),
+    ]:
         spec = spec_of(kind)
         params = jax.eval_shape(ActorCritic(spec, shared=shared).init, jax.random.key(0), observations(spec))
         assert ("value_torso" in names(params)) == apart
@@ -156,7 +161,7 @@ def test_action_values_of_continuous_actions_are_refused_with_the_reason():
 
 
 def test_an_mlp_scales_bytes_and_flattens_the_axes_of_one_observation():
-    net = MLP((4,), rank=2)
+    net = MLP((4,), axes=2)
     x = jax.random.randint(jax.random.key(0), (5, 3, 2), 0, 256).astype(jnp.uint8)
     params = net.init(jax.random.key(0), x)
     np.testing.assert_allclose(net.apply(params, x), net.apply(params, x / 255.0), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,38 @@
+"""Eight virtual CPU devices, one thread each, and compiled programs kept between runs; before jax is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+_FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_cpu_multi_thread_eigen=false",
+    # tests compile much and run little: half the time is saved where code is not optimised
+    "--xla_backend_optimization_level=0",
+)
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
+os.environ.setdefault("TESSERA_CACHE", str(Path(__file__).resolve().parent.parent / ".jax_cache"))
+
+
+def pytest_configure() -> None:
+    """Keep every compiled program; an empty TESSERA_CACHE keeps none, as in the package."""
+    import jax
+
+    if os.environ["TESSERA_CACHE"]:
+        jax.config.update("jax_compilation_cache_dir", str(Path(os.environ["TESSERA_CACHE"], "xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Numbers are 64 bits wide within the test, and 32 again after it."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield

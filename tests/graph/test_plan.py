@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tessera import policies
+from tessera.errors import TesseraError
+from tessera.graph.plan import Needs, choose, deal, make_plan
+from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
+from tessera.graph.streams import STREAMS, route
+
+ALL = "env act store grad apply"
+QUEUE = Needs("ppo", "cartpole", device_env=True, batch=None, priorities=False, absorbs=False)
+REPLAY = dataclasses.replace(QUEUE, algorithm="dqn", batch=32, priorities=True)
+HOST = dataclasses.replace(QUEUE, device_env=False)
+
+
+def cut(policy: Policy, needs: Needs = QUEUE) -> set[tuple[str, int, int, str]]:
+    """Every channel of a plan, as (slot, source, target, route)."""
+    plan = make_plan(policy, needs, 16)
+    return {(c.slot, c.source, c.target, c.route) for c in plan.channels}
+
+
+@pytest.mark.parametrize(("groups", "replicas"), [(8, 1), (8, 3), (8, 8), (5, 2), (7, 4), (1, 1)])
+def test_dealing_gives_every_group_to_exactly_one_replica_and_none_goes_without(groups, replicas):
+    dealt = deal(groups, replicas)
+    assert [g for share in dealt for g in share] == list(range(groups))
+    assert len(dealt) == replicas
+    assert {len(share) for share in dealt} <= {groups // replicas, -(-groups // replicas)}
+
+
+def test_replicas_may_hold_unequal_numbers_of_groups():
+    plan = make_plan(policies.get("single_learner_coarse", actors=3), QUEUE, 16)
+    actors, learner = plan.fragments
+    assert sorted(len(g) for g in actors.groups) == [2, 3, 3]
+    assert learner.groups == (tuple(range(8)),)
+
+
+@pytest.mark.parametrize(
+    ("envs", "groups"),
+    [(64, 8), (16, 8), (12, 6), (6, 6), (7, 7), (1, 1), (10, 5), (9, 3), (11, 1)],
+)
+def test_groups_are_the_most_up_to_eight_that_divide_the_environments(envs, groups):
+    plan = make_plan(Policy("p", (Fragment(ALL),)), QUEUE, envs)
+    assert plan.groups == groups
+    assert plan.envs_per_group * plan.groups == envs
+
+
+def test_groups_are_at_least_as_many_as_replicas_even_beyond_eight():
+    assert make_plan(Policy("p", (Fragment(ALL, replicas=10),)), QUEUE, 60).groups == 10
+
+
+def test_groups_divide_the_rows_of_a_draw_too():
+    assert make_plan(Policy("p", (Fragment(ALL),)), dataclasses.replace(REPLAY, batch=12), 16).groups == 4
+
+
+def test_groups_that_were_asked_for_are_used_or_refused_with_the_numbers():
+    fused = Policy("p", (Fragment(ALL),))
+    assert make_plan(fused, QUEUE, 16, groups=2).groups == 2
+    with pytest.raises(TesseraError, match="--groups 3 does not fit 16 environments"):
+        make_plan(fused, QUEUE, 16, groups=3)
+    with pytest.raises(TesseraError, match="--groups 8 does not fit 16 environments, a draw of 12 rows"):
+        make_plan(fused, dataclasses.replace(REPLAY, batch=12), 16, groups=8)
+    with pytest.raises(TesseraError, match="--groups 0"):
+        make_plan(fused, QUEUE, 16, groups=0)
+    with pytest.raises(TesseraError, match="--groups 2 does not fit 16 environments, 4 replicas"):
+        make_plan(Policy("p", (Fragment(ALL, replicas=4),)), QUEUE, 16, groups=2)
+
+
+def test_environments_that_cannot_be_dealt_are_refused_with_the_numbers():
+    with pytest.raises(TesseraError, match="7 environments cannot be dealt into 8 or more equal groups"):
+        make_plan(Policy("p", (Fragment(ALL, replicas=8),)), QUEUE, 7)
+    with pytest.raises(TesseraError, match="--envs 0"):
+        make_plan(Policy("p", (Fragment(ALL),)), QUEUE, 0)
+
+
+def test_a_fragment_that_asks_for_more_devices_than_there_are_hears_both_numbers():
+    policy = Policy("p", (Fragment("env act"), Fragment("store grad apply", devices=4)))
+    with pytest.raises(TesseraError, match=r"store\+grad\+apply asks for 4 devices, available: 2 \(gpu\)"):
+        make_plan(policy, QUEUE, 16, platform="gpu", available=2)
+
+
+@pytest.mark.parametrize(("envs", "available", "devices"), [(64, 8, 8), (4, 8, 4), (12, 8, 6), (7, 4, 1)])
+def test_all_devices_are_as_many_as_the_environments_share_out_over(envs, available, devices):
+    plan = make_plan(Policy("p", (Fragment(ALL, devices=ALL_DEVICES),)), QUEUE, envs, available=available)
+    assert plan.fragments[0].devices == devices
+    assert plan.groups % devices == 0
+
+
+def test_devices_that_replicas_cannot_share_evenly_are_refused():
+    policy = Policy("p", (Fragment("env act", 3, devices=2), Fragment("store grad apply")))
+    with pytest.raises(TesseraError, match="8 groups over 3 replicas of 2 devices do not share out evenly"):
+        make_plan(policy, QUEUE, 16, groups=8, available=2)
+
+
+def test_fused_on_one_device_cuts_no_stream():
+    assert cut(policies.get("fused", devices=1), REPLAY) == set()
+
+
+def test_coarse_gathers_experience_and_copies_params_and_cuts_nothing_else():
+    assert cut(policies.get("single_learner_coarse", actors=3), REPLAY) == {
+        ("experience", 0, 1, "reshard"),
+        ("acting", 1, 0, "copy"),
+    }
+
+
+def test_a_fragment_with_act_and_grad_receives_params_once():
+    central = Policy("central", (Fragment("env act store grad", 2), Fragment("apply")))
+    assert cut(central) == {("summary", 0, 0, "gather"), ("gradients", 0, 1, "mean"), ("view", 1, 0, "copy")}
+
+
+def test_a_summary_goes_to_apply_only_where_it_is_absorbed():
+    central = Policy("central", (Fragment("env act store grad", 2), Fragment("apply")))
+    absorbed = cut(central, dataclasses.replace(QUEUE, absorbs=True)) - cut(central)
+    assert absorbed == {("summary", 0, 1, "gather")}
+
+
+def test_priorities_flow_only_where_the_store_keeps_them():
+    replay = Policy("p", (Fragment("env act"), Fragment("store", 2), Fragment("grad apply")))
+    assert cut(replay, REPLAY) - cut(replay, dataclasses.replace(REPLAY, priorities=False)) == {
+        ("priorities", 2, 1, "reshard")
+    }
+
+
+def test_replicas_of_grad_average_gradients_and_gather_summaries_among_themselves():
+    assert cut(Policy("multi", (Fragment(ALL, 3),))) == {("summary", 0, 0, "gather"), ("gradients", 0, 0, "mean")}
+
+
+def test_layouts_and_replicas_decide_every_route():
+    by = {(s.slot, s.target): s for s in STREAMS}
+    assert route(by["timesteps", "act"], 2, 2, together=True) is None
+    assert route(by["timesteps", "act"], 2, 3, together=False) == "reshard"
+    assert route(by["summary", "grad"], 1, 1, together=True) is None
+    assert route(by["summary", "grad"], 2, 2, together=True) == "gather"
+    assert route(by["gradients", "apply"], 1, 1, together=False) == "mean"
+    assert route(by["view", "grad"], 1, 4, together=False) == "copy"
+    assert route(by["view", "grad"], 4, 4, together=True) is None
+
+
+def test_acting_trails_by_one_update_with_host_environments_and_by_none_otherwise():
+    coarse = policies.get("single_learner_coarse")
+    assert make_plan(coarse, QUEUE, 16).lag == 0
+    assert make_plan(coarse, HOST, 16).lag == 1
+    named = dataclasses.replace(coarse, cuts={"params": Cut(lag=3)})
+    plan = make_plan(named, HOST, 16)
+    assert plan.lag == 3
+    assert {c.slot: c.lag for c in plan.channels} == {"experience": 0, "acting": 3}
+
+
+def test_the_choice_of_a_policy_comes_with_its_reason():
+    assert choose(device_env=True, devices=8) == (
+        "fused",
+        "fused, because the environment is pure JAX: one compiled program on all 8 devices",
+    )
+    name, reason = choose(device_env=False, devices=1)
+    assert name in policies.names()
+    assert "because" in reason

@@ -1,0 +1,140 @@
+"""Laws of the architecture that can be read off the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "tessera"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+ARROWS: dict[str, tuple[str, ...]] = {
+    "algorithms": ("maths", "networks", "stores", "envs.base"),
+    "maths": ("envs.base",),
+    "networks": ("maths", "envs.base"),
+    "stores": ("maths",),
+    "envs": (),
+    "graph": (),
+    "policies": ("graph",),
+    "program": ("algorithms.base", "graph", "envs.base", "maths"),
+    "engines": ("program", "graph", "algorithms.base", "envs.base"),
+}
+"""Package -> what it may import besides itself and the two modules that everyone may: imports point one way."""
+EVERYONE = ("errors", "imports")
+
+PLACES = re.compile(
+    r"axis_name|pmean|psum|shard_map|multiprocessing|\bray\b|jax\.(local_)?devices|process_index|\brank\b"
+)
+PACKAGE_HOSTS = re.compile(
+    r"--(extra-)?index-url|--find-links|--trusted-host"
+    r"|https?://[^\s\"'<>)]*(pypi|pythonhosted|/simple\b|index|mirror|proxy|artifact|nexus|\.whl)",
+    re.IGNORECASE,
+)
+
+
+def imported(source: str) -> set[str]:
+    """Every module that a source imports, at any depth; names imported from a package count as modules too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found.add(node.module or "")
+            if node.module == "tessera":
+                found |= {f"tessera.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(module: str, allowed: tuple[str, ...]) -> bool:
+    return any(module == f"tessera.{a}" or module.startswith(f"tessera.{a}.") for a in allowed)
+
+
+def against_the_arrows(package: str, source: str) -> set[str]:
+    """Imports of a module in `package` that point the wrong way."""
+    allowed = (package, *ARROWS[package], *EVERYONE)
+    return {m for m in imported(source) if m.startswith("tessera.") and not within(m, allowed)}
+
+
+def driving_loops(source: str) -> list[int]:
+    """Lines of the innermost loops that call `advance`."""
+    loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.While | ast.For | ast.comprehension)]
+    return [getattr(n, "lineno", 0) for n in loops if any(calls_advance(x) for x in ast.walk(n))]
+
+
+def calls_advance(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "advance"
+
+
+def texts() -> Iterator[Path]:
+    """Every file of the repository that git knows or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+        path = ROOT / name
+        if path.is_file() and path != Path(__file__).resolve():
+            yield path
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_imports_point_one_way(package):
+    wrong = {str(p): w for p in (PACKAGE / package).rglob("*.py") if (w := against_the_arrows(package, p.read_text()))}
+    assert wrong == {}
+
+
+def test_an_import_against_the_arrows_would_be_found():
+    assert against_the_arrows("maths", "def f():\n    from tessera.engines.serial import SerialEngine")
+    assert against_the_arrows("policies", "from tessera import train") == {"tessera.train"}
+    assert against_the_arrows("algorithms", "import tessera.envs.gymnax") == {"tessera.envs.gymnax"}
+
+
+def test_every_package_has_its_arrows():
+    assert {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} == set(ARROWS)
+
+
+def test_nothing_imports_the_command_line():
+    importers = {p.name for p in MODULES if any(within(m, ("cli",)) for m in imported(p.read_text()))}
+    assert importers <= {"__main__.py"}
+
+
+@pytest.mark.parametrize("package", ["algorithms", "maths", "networks"])
+def test_no_algorithm_knows_where_it_runs(package):
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (PACKAGE / package).rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PLACES.search(line)
+    ]
+    assert lines == []
+
+
+def test_the_training_loop_is_written_once():
+    found = {p.name: lines for p in MODULES if (lines := driving_loops(p.read_text()))}
+    assert list(found) == ["train.py"]
+    assert len(found["train.py"]) == 1
+    assert driving_loops("for i in range(3):\n    if i:\n        engine.advance(1)") == [1]
+
+
+def test_nothing_is_pickled():
+    pickles = ("pickle", "cloudpickle", "dill", "joblib", "shelve")
+    found = {p.name for p in MODULES if any(m.split(".")[0] in pickles for m in imported(p.read_text()))}
+    assert found == set()
+
+
+def test_no_file_names_a_host_to_fetch_packages_from():
+    assert PACKAGE_HOSTS.search("--index-url x")
+    assert PACKAGE_HOSTS.search("see https://pypi.org/simple/jax")
+    found = {str(p) for p in texts() if PACKAGE_HOSTS.search(p.read_text(errors="ignore"))}
+    assert found == set()
+
+
+def test_importing_the_package_does_not_import_jax():
+    code = "import sys, tessera; print([m for m in ('jax', 'numpy', 'flax') if m in sys.modules], tessera.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split("]")[0] == "["
