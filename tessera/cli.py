@@ -148,9 +148,6 @@ USAGE = """usage: tessera COMMAND …
 
 def _train(arguments: list[str], started: float) -> None:
     world, options, algorithm = _parse("train", arguments, TrainOptions)
-    for flag in ("eval_episodes", "keep"):
-        if getattr(options, flag) < 1:
-            raise TesseraError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: at least one is needed")
     from tessera.train import train
 
     folder = options.run_dir or (None if options.resume else _new_folder(algorithm.name, world, options.seed))

@@ -15,14 +15,22 @@ from tessera.errors import RunFailed
 
 
 def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
-    """Find the first update (counted from 0 in `reports`) that broke, and what is not finite there."""
-    names = list(flatten(params))
-    metrics = sorted(reports.metrics, key=lambda k: k != "loss")  # within one update the loss says most
-    columns: list[tuple[str, np.ndarray]] = [(f"metric {k}", reports.metrics[k]) for k in metrics]
-    for what, squares in (("gradient of", reports.guard.gradients), ("params", reports.guard.params)):
-        columns += [(f"{what} {name}", squares[:, k]) for k, name in enumerate(names)]
-    broken = [(int(np.argmin(np.isfinite(v))), name) for name, v in columns if not np.isfinite(v).all()]
-    return min(broken, key=lambda b: b[0]) if broken else None
+    """Find the first update (counted from 0 in `reports`) that broke, and what is not finite there first.
+
+    Within an update by gradient; within a gradient the loss comes before other metrics, and those before tensors.
+    """
+    metrics = sorted(reports.metrics, key=lambda k: k != "loss")
+    guard, names = reports.guard, list(flatten(params))
+    columns = [(f"metric {k}", reports.metrics[k], reports.broken_at[k]) for k in metrics]
+    columns += [(f"gradient of {n}", guard.gradients[:, k], guard.broken_at[:, k]) for k, n in enumerate(names)]
+    last = np.full(len(guard.params), np.iinfo(np.int32).max)  # params are looked at when the update is over
+    columns += [(f"params {n}", guard.params[:, k], last) for k, n in enumerate(names)]
+    broken = []
+    for order, (name, values, at) in enumerate(columns):
+        if not np.isfinite(values).all():
+            update = int(np.argmin(np.isfinite(values)))
+            broken.append((update, int(at[update]), order, name))
+    return (min(broken)[0], min(broken)[3]) if broken else None
 
 
 def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | None) -> None:

@@ -83,6 +83,7 @@ def prepare_plan(
     """Bind the algorithm to the environment and plan the run; everything that can be refused early is refused here."""
     made = make_env(env, precision)
     bound = algorithm.bind(made.spec)
+    bound.check()
     available = jax.local_devices()
     reason = "named by the user"
     if policy is None:
@@ -148,6 +149,9 @@ def train(
         raise TesseraError(f"--steps {steps}: at least one step is needed")
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
+    for name, value in (("--eval-episodes", eval_episodes), ("--keep", keep)):
+        if value < 1:
+            raise TesseraError(f"{name} {value}: at least one is needed")
     use_compilation_cache()
     bound, made, plan = prepare_plan(algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision)
     s = bound.schedule
@@ -231,6 +235,7 @@ class _Run:
         if not resume:
             rundir.check_fresh(self.folder)
             return None
+        rundir.check_usable(self.folder)
         if not (self.folder / "config.json").exists():
             self.display.note(f"nothing to resume in {self.folder}: starting from the beginning")
             return None
@@ -378,6 +383,9 @@ class _Run:
             "stopped_early": solved,
         }
         if self.folder:
+            if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
+                old = rundir.read_summary(self.folder)
+                summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
         self._say_end(summary)
         state = jax.tree.map(np.asarray, jax.device_get(engine.state()))

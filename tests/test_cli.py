@@ -144,7 +144,7 @@ def test_a_real_run_prints_plain_lines_and_says_where_the_results_are(tmp_path: 
 
 def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[tuple, dict]] = []
-    monkeypatch.setattr("tessera.train.train", lambda *args, **options: calls.append((args, options)))
+    monkeypatch.setattr(sys.modules["tessera.train"], "train", lambda *args, **options: calls.append((args, options)))
     flags = (
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
@@ -282,7 +282,6 @@ def test_importing_the_package_or_asking_for_usage_does_not_import_jax() -> None
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="the module tessera.train takes the place of the function of the same name")
 @pytest.mark.parametrize("first", ["tessera.Result", "import tessera.train"])
 def test_train_is_the_function_whatever_was_imported_first(first: str) -> None:
     code = f"import tessera; {first}; assert callable(tessera.train)"

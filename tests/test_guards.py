@@ -110,9 +110,12 @@ def test_on_the_command_line_an_infinite_gradient_exits_1_with_one_line(
     check_dump(tmp_path / "dump-3", 3, name, shown.err)
 
 
-def reports(loss: list[float], gradients: list[list[float]], params: list[list[float]]) -> Reports:
+def reports(loss: list[float], gradients: list[list[float]], params: list[list[float]], tensors_at: int = 0) -> Reports:
+    """Three updates of which everything broken broke at its first gradient; tensors at `tensors_at`."""
     tally = Tally(*[np.zeros(len(loss)) for _ in Tally._fields])
-    return Reports(tally, {"loss": np.asarray(loss)}, Guard(np.asarray(gradients), np.asarray(params)))
+    at = np.full(np.shape(gradients), tensors_at)
+    guard = Guard(np.asarray(gradients), at, np.asarray(params))
+    return Reports(tally, {"loss": np.asarray(loss)}, {"loss": np.full(len(loss), 1)}, guard)
 
 
 def test_the_earliest_update_counts_before_the_order_of_tensors() -> None:
@@ -121,12 +124,16 @@ def test_the_earliest_update_counts_before_the_order_of_tensors() -> None:
     assert first_broken(reports([1.0] * 3, fine, fine), params) is None
     late = reports([1.0, 1.0, np.nan], [[1.0, 1.0], [1.0, np.inf], [1.0, 1.0]], fine)
     assert first_broken(late, params) == (1, "gradient of b")
-    same = reports([1.0, np.nan, 1.0], [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]], [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]])
+
+
+def test_within_an_update_the_earliest_gradient_counts_and_within_that_the_loss() -> None:
+    params = {"a": np.zeros(1), "b": np.zeros(1)}
+    broken = ([1.0, np.nan, 1.0], [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]], [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]])
+    assert first_broken(reports(*broken, tensors_at=0), params) == (1, "gradient of a")
+    same = reports(*broken, tensors_at=1)
     same.metrics.update(entropy=same.metrics["loss"])
-    assert first_broken(Reports(same.tally, dict(sorted(same.metrics.items())), same.guard), params) == (
-        1,
-        "metric loss",
-    )
+    same.broken_at.update(entropy=same.broken_at["loss"])
+    assert first_broken(same, params) == (1, "metric loss")
 
 
 def test_without_a_run_directory_the_dump_goes_to_a_temporary_folder(
@@ -137,3 +144,8 @@ def test_without_a_run_directory_the_dump_goes_to_a_temporary_folder(
         run(Breaking(**TINY, what="loss", at=6), None)
     (dump,) = tmp_path.glob("tessera-*/dump-7/slots.npz")
     assert str(dump.parent) in str(caught.value)
+
+
+def test_a_gradient_that_breaks_amid_an_update_is_named_and_not_what_it_broke_afterwards(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"^gradient of .* is not finite at update 3:"):
+        run(Breaking(**{**TINY, "epochs": 2, "minibatches": 2}, what="gradient", at=9), tmp_path)

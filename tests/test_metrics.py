@@ -71,8 +71,8 @@ def test_a_meter_goes_on_exactly_after_a_round_trip_through_json() -> None:
 def test_a_row_holds_means_over_its_updates_and_the_norm_of_all_tensors() -> None:
     meter = Meter()
     meter.updates = 2
-    guard = Guard(np.asarray([[9.0, 16.0], [0.0, 1.0]]), np.ones((2, 2)))
-    row = meter.row(Reports(tally([0, 0], [0.0] * 2, [0.0] * 2), {"loss": np.asarray([1.0, 4.0])}, guard))
+    guard = Guard(np.asarray([[9.0, 16.0], [0.0, 1.0]]), np.ones((2, 2)), np.ones((2, 2)))
+    row = meter.row(Reports(tally([0, 0], [0.0] * 2, [0.0] * 2), {"loss": np.asarray([1.0, 4.0])}, {}, guard))
     assert row["learn/loss"] == 2.5
     assert row["learn/gradient_norm"] == pytest.approx((5 + 1) / 2)
     assert row["update"] == 2

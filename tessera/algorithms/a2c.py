@@ -9,7 +9,7 @@ import jax
 import optax
 
 from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
-from tessera.algorithms.base import Feedback, Schedule, View
+from tessera.algorithms.base import Feedback, Schedule, View, settled
 from tessera.maths.distributions import for_actions
 from tessera.maths.losses import value_loss
 
@@ -31,7 +31,7 @@ class A2C(ActorCriticAlgorithm):
     @property
     def schedule(self) -> Schedule:
         """One gradient per unroll."""
-        return Schedule(self.unroll or 8)
+        return Schedule(settled(self.unroll))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

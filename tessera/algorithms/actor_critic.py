@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.base import Algorithm, Clock, State, Transition, View
+from tessera.algorithms.base import Algorithm, Clock, State, Transition, View, settled
 from tessera.envs.base import Box, Spec, Timestep
 from tessera.maths.bootstrap import next_values
 from tessera.maths.distributions import Distribution, for_actions
@@ -115,7 +115,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     def rate(self, clock: Clock) -> Any:
         """Learning rate now."""
-        rate = self.learning_rate or 0.0
+        rate = settled(self.learning_rate)
         return rate * (1.0 - clock.progress) if self.anneal else rate
 
     def init(self, key: jax.Array) -> Any:
@@ -209,7 +209,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     def entropy_bonus(self, entropy: jax.Array) -> jax.Array:
         """What the loss is lowered by for staying undecided."""
-        return (self.entropy_coefficient or 0.0) * entropy
+        return settled(self.entropy_coefficient) * entropy
 
     def absorb(self, state: State, summary: Summary) -> State:
         """Fold the batch's moments into the running ones, now that the batch has been learned from."""

@@ -7,8 +7,9 @@ learns where it runs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,27 @@ class Feedback(NamedTuple):
     """[rows] new priorities, for stores that keep them."""
 
 
+Number = TypeVar("Number", int, float)
+
+
+def settled(value: Number | None) -> Number:
+    """A field that `bind` chose if the user did not."""
+    if value is None:
+        raise TesseraError("a field is still to be chosen: bind the algorithm to an environment first")
+    return value
+
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("unroll", "draws", "epochs", "minibatches", "batch", "capacity"), (1, math.inf)),
+    **dict.fromkeys(("n_step", "target_period"), (1, math.inf)),
+    **dict.fromkeys(("warmup", "learning_rate", "clip", "max_gradient_norm", "huber"), (0, math.inf)),
+    **dict.fromkeys(("value_coefficient", "entropy_coefficient"), (0, math.inf)),
+    **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
+    **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent"), (0, 1)),
+}
+"""Field -> what it may be, in any algorithm that has a field of this name."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """The contract. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
@@ -122,6 +144,17 @@ class Algorithm:
     def bind(self, spec: Spec) -> Self:
         """Return this algorithm for one kind of world, with every field left to choose chosen."""
         return dataclasses.replace(self, spec=spec)
+
+    def check(self) -> None:
+        """Refuse values that make no sense, once bound."""
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name, None)
+            if isinstance(value, int | float) and not (low <= value <= high and math.isfinite(value)):
+                limit = f"at least {low}" if math.isinf(high) else f"between {low} and {high}"
+                raise TesseraError(f"--{name.replace('_', '-')} {value}: must be {limit}")
+        widths = getattr(self, "widths", None)
+        if widths is not None and (not widths or min(widths) < 1):
+            raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
 
     @property
     def world(self) -> Spec:

@@ -65,7 +65,7 @@ class DQN(Algorithm):
     """Share of random actions once exploration has fallen."""
     epsilon_fraction: float = 0.2
     """Part of the run during which exploration falls."""
-    double: bool = False
+    double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""
     dueling: bool = False
     """Network with a value and advantages apart (Wang et al., 2016)."""
@@ -93,6 +93,12 @@ class DQN(Algorithm):
             raise TesseraError(f"dqn needs one discrete action, this environment has {spec.actions}: try ppo or a2c")
         huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
         return dataclasses.replace(self, spec=spec, huber=huber)
+
+    def check(self) -> None:
+        """A replay must hold at least one draw."""
+        super().check()
+        if self.capacity < self.batch:
+            raise TesseraError(f"--capacity {self.capacity} is below --batch {self.batch}: a replay must hold a draw")
 
     @property
     def schedule(self) -> Schedule:

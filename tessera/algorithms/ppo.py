@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
-from tessera.algorithms.base import Feedback, Schedule, View
+from tessera.algorithms.base import Feedback, Schedule, View, settled
 from tessera.envs.base import Box, Spec
 from tessera.maths.distributions import for_actions
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
@@ -48,7 +48,7 @@ class PPO(ActorCriticAlgorithm):
     @property
     def schedule(self) -> Schedule:
         """Unroll, then epochs of minibatches."""
-        return Schedule(self.unroll or 128, epochs=self.epochs or 4, minibatches=self.minibatches or 4)
+        return Schedule(settled(self.unroll), epochs=settled(self.epochs), minibatches=settled(self.minibatches))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.program.training import Guard, Tally
+from tessera.program.training import Guard, Learned, Tally
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Reports:
 
     tally: Tally
     metrics: dict[str, np.ndarray]
+    broken_at: dict[str, np.ndarray]
+    """At which gradient of an update each metric first stopped being finite."""
     guard: Guard
 
 
@@ -34,7 +36,11 @@ def merge_tallies(parts: list[Tally]) -> Tally:
     return Tally(*(x.sum(0) for x in both))
 
 
-def merge_metrics(parts: list[dict[str, np.ndarray]], weights: list[int]) -> dict[str, np.ndarray]:
+def merge_metrics(parts: list[Learned], weights: list[int]) -> Learned:
     """Average metrics over replicas by the groups they hold; devices of one replica agree already."""
     shares = np.asarray(weights) / sum(weights)
-    return {name: np.tensordot(shares, np.stack([p[name].mean(0) for p in parts]), axes=1) for name in parts[0]}
+    means = [p.mean for p in parts]
+    return Learned(
+        {name: np.tensordot(shares, np.stack([m[name].mean(0) for m in means]), axes=1) for name in means[0]},
+        {name: np.min([p.broken_at[name].min(0) for p in parts], axis=0) for name in means[0]},
+    )

@@ -86,8 +86,9 @@ class SerialEngine:
         gradients = self._take_reports("report_grad")
         weights = [len(self.plan.fragments[r.fragment].groups[r.number]) for r, _ in gradients]
         guards = [by_update(v, count) for _, v in self._take_reports("report_apply")]
-        metrics = merge_metrics([by_update(v, count) for _, v in gradients], weights)
-        return Reports(merge_tallies(tallies), metrics, jax.tree.map(lambda x: x[0], guards[0]))
+        learned = merge_metrics([by_update(v, count) for _, v in gradients], weights)
+        guard = jax.tree.map(lambda x: x[0], guards[0])
+        return Reports(merge_tallies(tallies), learned.mean, learned.broken_at, guard)
 
     def state(self) -> State:
         """The learner's state."""

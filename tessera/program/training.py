@@ -43,10 +43,19 @@ class Tally(NamedTuple):
     steps: Any
 
 
+class Learned(NamedTuple):
+    """Metrics of one update: means over its gradients, and at which gradient each first stopped being finite."""
+
+    mean: Any
+    broken_at: Any
+
+
 class Guard(NamedTuple):
     """Squared sums per tensor of one update: not finite where something broke."""
 
     gradients: Any
+    broken_at: Any
+    """At which gradient of the update each tensor's first stopped being finite."""
     params: Any
 
 
@@ -169,11 +178,13 @@ class Training:
     def publish(self) -> tuple[Node, ...]:
         """The end of an update: params to `act`, and what the driver wants to know."""
 
-        def report(metrics: Any) -> tuple[Any]:
-            return (jax.tree.map(jnp.mean, metrics),)
+        def report(metrics: Any) -> tuple[Learned]:
+            broken_at = jax.tree.map(lambda x: first_broken(x.reshape(-1)), metrics)
+            return (Learned(jax.tree.map(jnp.mean, metrics), broken_at),)
 
         def guard(state: State, squares: jax.Array) -> tuple[Guard]:
-            return (Guard(squares.reshape(-1, squares.shape[-1]).sum(0), squared_sums(state.params)),)
+            squares = squares.reshape(-1, squares.shape[-1])
+            return (Guard(squares.sum(0), first_broken(squares), squared_sums(state.params)),)
 
         def deliver(view: View, queue: tuple[View, ...]) -> tuple[View, tuple[View, ...]]:
             return queue[0], (*queue[1:], view)
@@ -354,6 +365,12 @@ def count(tally: Tally, played: Played) -> tuple[Tally]:
 def squared_sums(tree: Any) -> jax.Array:
     """Sum of squares of each tensor, [tensors]."""
     return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
+
+
+def first_broken(x: jax.Array) -> jax.Array:
+    """Index along the leading axis of the first entry that is not finite; its length if all are."""
+    finite = jnp.isfinite(x)
+    return jnp.where(finite.all(0), x.shape[0], jnp.argmin(finite, axis=0)).astype(jnp.int32)
 
 
 def rows_per_group(batch: Any, minibatches: int, name: str) -> int:

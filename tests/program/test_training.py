@@ -104,4 +104,4 @@ def test_actions_are_kept_within_the_bounds_of_the_environment():
 
 def test_gradients_applied_in_an_update_are_draws_times_epochs_times_minibatches():
     assert Schedule(8, draws=2, epochs=3, minibatches=5).applies == 30
-    assert PPO(epochs=2, minibatches=8).schedule.applies == 16
+    assert PPO(unroll=4, epochs=2, minibatches=8).schedule.applies == 16
