@@ -37,7 +37,7 @@ def ppo_clip(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array,
 def kl_estimate(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
     """Estimate KL(old || new) from actions that the old one drew: (ratio - 1) - log ratio, never below 0; all [...]."""
     log_ratio = log_prob - old_log_prob
-    return jnp.expm1(log_ratio) - log_ratio
+    return jnp.exp(log_ratio) - 1 - log_ratio  # shares the exponential with the surrogate's ratio
 
 
 def huber(x: jax.Array, delta: float = 1.0) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,6 +31,9 @@ CHUNK = 1024
 """The most updates that one call of a compiled program runs."""
 
 Slots = dict[str, Any]
+Both = tuple[Slots, Slots]
+Body = Callable[[Slots, Any], Both]
+"""One iteration: carried slots and the index in; carried slots and what is stacked out."""
 
 
 def compile_program(
@@ -117,13 +121,18 @@ def _segment(nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], m
     donated = tuple(w for w in kept if w in reads)
     plain = tuple(sorted(reads - set(donated)))
 
-    def run(gone: Slots, seen: Slots) -> Slots:
-        slots = trace(nodes, {**seen, **gone}, frozenset(kept))
-        return {s: _reported(s, slots[s]) for s in kept}
+    fresh = [w for w in kept if w not in donated]
 
-    function: Callable[..., Slots] = run
+    def run(gone: Slots, seen: Slots) -> Both:
+        # What is replaced comes first and in the order in which it was given, so that each buffer comes back as itself.
+        # Buffers are matched by shape alone, and with three of one shape (params and Adam's moments) handed round in a
+        # ring a GPU compiler was seen to overwrite one before it was copied on.
+        slots = trace(nodes, {**seen, **gone}, frozenset(kept))
+        return {s: slots[s] for s in donated}, {s: _reported(s, slots[s]) for s in fresh}
+
+    function: Callable[..., Both] = run
     if mesh is not None:
-        function = _spread(run, donated, plain, kept, mesh)
+        function = _spread(run, donated, plain, fresh, mesh)
     # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
     return Segment(nodes, jax.jit(function, donate_argnums=0), plain, donated, fetched)
@@ -135,10 +144,10 @@ def _reported(slot: str, value: Any) -> Any:
 
 
 def _spread(
-    run: Callable[..., Slots], donated: tuple[str, ...], plain: tuple[str, ...], kept: list[str], mesh: Mesh
-) -> Callable[..., Slots]:
+    run: Callable[..., Both], donated: tuple[str, ...], plain: tuple[str, ...], fresh: list[str], mesh: Mesh
+) -> Callable[..., Both]:
     inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
-    outputs = {s: partition(s) for s in kept}
+    outputs = (inputs[0], {s: partition(s) for s in fresh})
     return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
 
@@ -178,7 +187,7 @@ def _carried(node: Repeat, slots: Slots, live: frozenset[str]) -> list[str]:
     return sorted(w for w in writes if w in slots and (w in reads or w in live) and w not in node.stacks)
 
 
-def _body(node: Repeat, slots: Slots, carried: list[str]) -> Callable[[Slots, Any], tuple[Slots, Slots]]:
+def _body(node: Repeat, slots: Slots, carried: list[str]) -> Body:
     wanted = frozenset(carried) | set(node.stacks)
 
     def body(carry: Slots, step: Any) -> tuple[Slots, Slots]:
@@ -192,13 +201,35 @@ def _scan(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
     carried = _carried(node, slots, live)
     body = _body(node, slots, carried)
     carry = {s: slots[s] for s in carried}
+    steps = jnp.arange(node.count, dtype=jnp.int32)
     if node.count == 1:
         carry, ys = body(carry, jnp.int32(0))
-        ys = jax.tree.map(lambda x: x[None], ys)
+        ys = {s: jax.tree.map(lambda x, s=s: jnp.expand_dims(x, SLOTS[s].stack), y) for s, y in ys.items()}
+    elif any(SLOTS[out].stack for out in node.stacks.values()):
+        first, stacks = _stacks(node, body, carry, node.count or 0)
+        carry, ys = jax.lax.scan(lambda c, k: (first(k, c), None), (carry, stacks), steps)[0]
     else:
-        carry, ys = jax.lax.scan(body, carry, jnp.arange(node.count, dtype=jnp.int32))
+        carry, ys = jax.lax.scan(body, carry, steps)
     slots.update(carry)
     slots.update(ys)
+
+
+def _stacks(node: Repeat, body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, Both], Both], Slots]:
+    """Make a body that writes each iteration's values in place, on any axis, and the empty stacks it writes to."""
+    _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
+
+    def empty(x: Any, axis: int) -> jax.Array:
+        return jnp.zeros((*x.shape[:axis], count, *x.shape[axis:]), x.dtype)
+
+    def iteration(step: Any, both: Both) -> Both:
+        carry, ys = body(both[0], step)
+        return carry, {s: jax.tree.map(partial(_write, step=step, axis=SLOTS[s].stack), both[1][s], ys[s]) for s in ys}
+
+    return iteration, {s: jax.tree.map(partial(empty, axis=SLOTS[s].stack), shape) for s, shape in shapes.items()}
+
+
+def _write(stack: jax.Array, value: jax.Array, step: Any, axis: int) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(stack, value, step, axis)
 
 
 def _loop(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
@@ -206,13 +237,7 @@ def _loop(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
     carried = _carried(node, slots, live)
     body = _body(node, slots, carried)
     carry = {s: slots[s] for s in carried}
-    _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
-    stacks = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
-
-    def iteration(step: Any, both: tuple[Slots, Slots]) -> tuple[Slots, Slots]:
-        carry, ys = body(both[0], step)
-        return carry, jax.tree.map(lambda all_, y: all_.at[step].set(y), both[1], ys)
-
+    iteration, stacks = _stacks(node, body, carry, CHUNK)
     carry, stacks = jax.lax.fori_loop(0, slots["count"], iteration, (carry, stacks))
     slots.update(carry)
     slots.update(stacks)

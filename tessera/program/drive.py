@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.program.nodes import REPORTS, Collective, Node, Op, Recv, Repeat, Segment, Send
+from tessera.program.nodes import REPORTS, SLOTS, Collective, Node, Op, Recv, Repeat, Segment, Send
 
 Slots = dict[str, Any]
 
@@ -50,10 +50,11 @@ def drive(nodes: tuple[Node, ...], slots: Slots, port: Port) -> Iterator[None]:
 def call(segment: Segment, slots: Slots) -> None:
     """Call a segment; what it replaces is given up to it."""
     gone = {s: slots.pop(s) for s in segment.donated}
-    out = segment.function(gone, {s: slots[s] for s in segment.reads})
+    replaced, fresh = segment.function(gone, {s: slots[s] for s in segment.reads})
     if segment.fetched:
-        out.update(jax.device_get({s: out[s] for s in segment.fetched}))
-    slots.update(out)
+        fresh.update(jax.device_get({s: fresh[s] for s in segment.fetched}))
+    slots.update(replaced)
+    slots.update(fresh)
 
 
 def _repeat(node: Repeat, slots: Slots, port: Port) -> Iterator[None]:
@@ -68,13 +69,13 @@ def _repeat(node: Repeat, slots: Slots, port: Port) -> Iterator[None]:
     slots.pop(node.index, None)
     for out, values in stacks.items():
         if values:
-            slots[out] = values if out in REPORTS else stack(values)
+            slots[out] = values if out in REPORTS else stack(values, SLOTS[out].stack)
 
 
-def stack(values: list[Any]) -> Any:
-    """Stack trees on a new leading axis, on the host where they are on the host already."""
+def stack(values: list[Any], axis: int = 0) -> Any:
+    """Stack trees on a new axis, on the host where they are on the host already."""
 
     def leaf(*xs: Any) -> Any:
-        return np.stack(xs) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs)
+        return np.stack(xs, axis) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs, axis)
 
     return jax.tree.map(leaf, *values)

@@ -38,7 +38,7 @@ class Repeat:
     """How often; None: as often as the engine asks (slot `count`)."""
     body: tuple[Node, ...]
     stacks: Mapping[str, str] = field(default_factory=dict)
-    """Slot of one iteration -> slot that holds those of all iterations, on a leading axis."""
+    """Slot of one iteration -> slot that holds those of all iterations, on the axis `stack` of that slot."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Segment:
     """A maximal traceable run of nodes, compiled."""
 
     nodes: tuple[Node, ...]
-    function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+    function: Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
+    """Slots it replaces and slots it only reads in; those it replaced and others that it wrote out."""
     reads: tuple[str, ...]
     """Slots that it reads and leaves alone."""
     donated: tuple[str, ...]
@@ -89,6 +90,8 @@ class Slot(NamedTuple):
     """`groups`: each replica holds its groups; `copy`: everyone holds all; `report`: each its own, for the driver."""
     axis: int = 0
     """For `groups`: which axis the groups lie on."""
+    stack: int = 0
+    """For what a loop stacks: the axis that its iterations lie on."""
     persistent: bool = False
     """Outlives an update: all persistent slots at an update boundary are a checkpoint."""
 
@@ -108,12 +111,14 @@ SLOTS: dict[str, Slot] = {
     "acting": Slot("copy", persistent=True),
     "acting_queue": Slot("copy", persistent=True),
     "published": Slot("copy"),
+    "act_keys": Slot("groups", axis=1),
+    "env_keys": Slot("groups", axis=1),
     "observed": Slot("groups"),
     "actions": Slot("groups"),
     "extras": Slot("groups"),
     "transition": Slot("groups"),
     "played": Slot("groups"),
-    "trajectory": Slot("groups", axis=1),
+    "trajectory": Slot("groups", stack=1),
     "plays": Slot("groups", axis=1),
     "experience": Slot("groups"),
     "buffer": Slot("groups", persistent=True),

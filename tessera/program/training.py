@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +42,7 @@ class Tally(NamedTuple):
     return_sum: Any
     length_sum: Any
     steps: Any
+    """While an unroll is under way None where every step counts."""
 
 
 class Learned(NamedTuple):
@@ -70,12 +72,22 @@ def acting(view: View) -> View:
 
 
 def over_envs(function: Callable[..., Any], *, time: bool = False) -> Callable[..., Any]:
-    """Vectorise a function of one environment over [groups, environments], or [time, groups, environments]."""
+    """Vectorise a function of one environment over [groups, environments]; second argument [groups, time, ...]."""
     if not time:
-        return jax.vmap(jax.vmap(function))
-    # [T, G, n] in, [G, T, n] out: prepare sees one group, time first
-    inner = jax.vmap(function, in_axes=(0, 1), out_axes=(1, 0))
-    return jax.vmap(inner, in_axes=(0, 1), out_axes=(0, 0))
+        return _flattened(jax.vmap(function))
+    # one group is time-major, [T, n], in and out: nothing is transposed
+    return jax.vmap(jax.vmap(function, in_axes=(0, 1), out_axes=(1, 0)))
+
+
+def _flattened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a function of [environments, ...] with [groups, environments, ...]: one long axis makes faster loops."""
+
+    def call(*values: Any) -> Any:
+        groups, size = jax.tree.leaves(values)[0].shape[:2]
+        out = function(*jax.tree.map(lambda x: x.reshape(groups * size, *x.shape[2:]), values))
+        return jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), out)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class Training:
 
     def play(self, steps: int) -> tuple[Node, ...]:
         """Play a number of steps and keep each one's account; what evaluation repeats."""
-        return (Repeat("t", steps, self._step_nodes(), {"played": "plays"}), *self._tick(steps))
+        return (*self._keys(steps), Repeat("t", steps, self._step_nodes(), {"played": "plays"}))
 
     def collect(self) -> tuple[Node, ...]:
         """One unroll of every environment, into the store."""
@@ -124,10 +136,10 @@ class Training:
         steps = (*self._step_nodes(), *self._record())
         return (
             *begin,
-            Op("env", no_tally, ("episode",), ("tally",), self._kind),
+            *self._keys(s.unroll),
+            Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
             Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
-            Op("env", lambda t: (jax.tree.map(jnp.sum, t),), ("tally",), ("report_env",)),
-            *self._tick(s.unroll),
+            Op("env", partial(total, steps=s.unroll), ("tally",), ("report_env",)),
             Op("act", digest, ("acting", "memory", "trajectory"), ("experience", "memory")),
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
             if store.persistent
@@ -205,13 +217,12 @@ class Training:
         def observe(timesteps: Timestep) -> tuple[Timestep]:
             return (timesteps._replace(final=None),)
 
-        def act(view: View, memory: Any, seen: Timestep, root: Any, ids: Any, clock: Any, t: Any) -> tuple[Any, ...]:
-            keys = derive_each(root, "act", clock + t, ids)
+        def act(view: View, memory: Any, seen: Timestep, keys: jax.Array, t: Any) -> tuple[Any, ...]:
             if self.greedy:
-                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys), ()
-            return over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys)
+                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys[t]), ()
+            return over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys[t])
 
-        reads = ("acting", "memory", "observed", "root", "ids", "act_clock", "t")
+        reads = ("acting", "memory", "observed", "act_keys", "t")
         return (
             Op("act", observe, ("timesteps",), ("observed",), WIRING),
             Op("act", act, reads, ("actions", "memory", "extras")),
@@ -224,25 +235,38 @@ class Training:
             return (Transition(seen.observation, action, extras, *end),)
 
         return (
-            Op("env", count, ("tally", "played"), ("tally",), self._kind),
+            Op("env", count if self._kind == HOST else _flattened(count), ("tally", "played"), ("tally",), self._kind),
             Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
         )
+
+    @property
+    def _masks(self) -> bool:
+        """Whether some steps do not count."""
+        return isinstance(self.env, HostEnvironment) and self.env.masks
 
     @property
     def _kind(self) -> str:
         """How Ops of `env` run."""
         return HOST if isinstance(self.env, HostEnvironment) else TRACED
 
-    def _tick(self, steps: int) -> tuple[Node, ...]:
-        """Move the clocks of `env` and `act` past an unroll; within it, keys derive from clock + t."""
+    def _keys(self, steps: int) -> tuple[Node, ...]:
+        """Derive the keys of an unroll's steps, [T, G, n], all at once: a hash within the loop costs far more."""
 
-        def tick(clock: Any) -> tuple[Any]:
-            return (clock + np.int32(steps),)
+        def derive_steps(root: Any, purpose: str, clock: Any, ids: Any) -> jax.Array:
+            return jax.vmap(lambda t: derive_each(root, purpose, clock + t, ids))(jnp.arange(steps, dtype=jnp.int32))
 
-        return (
-            Op("env", tick, ("env_clock",), ("env_clock",), self._kind),
-            Op("act", tick, ("act_clock",), ("act_clock",)),
-        )
+        def act_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
+            return derive_steps(root, "act", clock, ids), clock + np.int32(steps)
+
+        def env_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
+            keys = derive_steps(root, "env", clock, ids)
+            both = jax.vmap(jax.random.split)(keys.reshape(-1)).reshape(*keys.shape, 2)
+            return both, clock + np.int32(steps)
+
+        nodes: tuple[Node, ...] = (Op("act", act_keys, ("root", "ids", "act_clock"), ("act_keys", "act_clock")),)
+        if not isinstance(self.env, HostEnvironment):
+            nodes += (Op("env", env_keys, ("root", "ids", "env_clock"), ("env_keys", "env_clock")),)
+        return nodes
 
     def _reset(self) -> Op:
         env = self.env
@@ -274,21 +298,19 @@ class Training:
 
             return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
 
-        def one(state: Any, action: Any, key: jax.Array) -> tuple[Any, Timestep]:
-            key_step, key_reset = jax.random.split(key)
+        def one(state: Any, action: Any, keys: jax.Array) -> tuple[Any, Timestep]:
+            key_step, key_reset = keys[0], keys[1]
             state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
             over = terminated | truncated
             fresh, first = env.restart(state, key_reset)
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
             return state, Timestep(observation, reward, terminated, truncated, final)
 
-        def step(
-            state: Any, actions: Any, episode: Episode, root: Any, ids: Any, clock: Any, t: Any
-        ) -> tuple[Any, ...]:
-            state, timestep = over_envs(one)(state, actions, derive_each(root, "env", clock + t, ids))
-            return state, timestep, *account(episode, timestep, jnp)
+        def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
+            state, timestep = over_envs(one)(state, actions, keys[t])
+            return state, timestep, *_flattened(partial(account, xp=jnp))(episode, timestep)
 
-        return Op("env", step, ("env_state", "actions", "episode", "root", "ids", "env_clock", "t"), writes)
+        return Op("env", step, ("env_state", "actions", "episode", "env_keys", "t"), writes)
 
     def _view(self) -> Op:
         return Op("apply", lambda state: (published(state),), ("state",), ("view",))
@@ -343,10 +365,10 @@ def no_episode(reward: Any, xp: Any) -> Episode:
     return Episode(xp.zeros_like(reward), xp.zeros(reward.shape, xp.int32))
 
 
-def no_tally(episode: Episode) -> tuple[Tally]:
+def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:
     """Nothing counted yet, for each environment."""
     none = (episode.length * 0).astype(np.int32)
-    return (Tally(none, none.astype(episode.total.dtype), none, none),)
+    return (Tally(none, none.astype(episode.total.dtype), none, none if masks else None),)
 
 
 def count(tally: Tally, played: Played) -> tuple[Tally]:
@@ -357,9 +379,16 @@ def count(tally: Tally, played: Played) -> tuple[Tally]:
             tally.episodes + played.done,
             tally.return_sum + xp.where(played.done, played.total, 0),
             tally.length_sum + xp.where(played.done, played.length, 0),
-            tally.steps + (1 if played.valid is None else played.valid),
+            None if played.valid is None else tally.steps + played.valid,
         ),
     )
+
+
+def total(tally: Tally, steps: int) -> tuple[Tally]:
+    """Sum over environments after an unroll of `steps`."""
+    if tally.steps is None:
+        tally = tally._replace(steps=jnp.full(tally.episodes.shape, steps, jnp.int32))
+    return (jax.tree.map(jnp.sum, tally),)
 
 
 def squared_sums(tree: Any) -> jax.Array:
