@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,3 +180,20 @@ def test_a_host_op_splits_what_is_compiled_around_it():
 def test_wiring_with_nothing_to_compute_is_not_compiled():
     wire = Op("act", lambda x: (x,), ("memory",), ("observed",), WIRING)
     assert compile_program((wire,)) == (wire,)
+
+
+def test_every_donated_buffer_comes_back_as_itself_and_not_as_another_of_its_shape():
+    bound, env, plan = prepare_plan(PPO(widths=(8,), unroll=4), "CartPole-v1", FUSED, envs=4)
+    engine = SerialEngine(plan, bound, env, 0, 10)
+    engine.start()
+    slots = engine.replicas[0].slots
+    (update,) = engine.programs[0]
+    learn = next(n for n in update.body if isinstance(n, Segment) and "state" in n.donated)
+    slots["count"] = np.int32(1)
+    engine._run(engine.programs)
+    gone = {s: slots[s] for s in learn.donated}
+    seen = {s: slots.get(s) for s in learn.reads}
+    text = learn.function.lower(gone, seen).as_text()
+    aliases = [int(k) for k in re.findall(r"tf.aliasing_output = (\d+)", text)]
+    assert aliases == list(range(len(jax.tree.leaves(gone))))
+    engine.close()

@@ -24,7 +24,7 @@ VALID = np.asarray([[1, 1], [1, 1], [0, 1], [1, 1], [1, 1]], bool)
 def played(xp, valid):
     """Go through the five steps; the running episodes and the tally after them."""
     episode = training.no_episode(xp.zeros(2, xp.float32), xp)
-    (tally,) = training.no_tally(episode)
+    (tally,) = training.no_tally(episode, masks=valid is not None)
     for t in range(5):
         mask = None if valid is None else xp.asarray(valid[t])
         step = Timestep(None, *(xp.asarray(x[t]) for x in (REWARDS, TERMINATED, TRUNCATED)), None, mask)
@@ -40,7 +40,8 @@ def same(a, b):
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_episodes_end_by_termination_or_truncation_and_start_again_at_nothing(xp):
     episode, tally = played(xp, None)
-    same(tally, Tally([1, 1], [3.0, 4.0], [2, 4], [5, 5]))
+    same(tally, Tally([1, 1], [3.0, 4.0], [2, 4], None))
+    same(training.total(jax.tree.map(jnp.asarray, tally), 5)[0], Tally(2, 7.0, 6, 10))
     same(episode, Episode([66.0, 1.0], [3, 1]))
 
 
