@@ -155,10 +155,7 @@ def _train(arguments: list[str], started: float) -> None:
         algorithm,
         world.env,
         _policy(world),
-        envs=world.envs,
-        groups=world.groups,
-        lag=world.lag,
-        precision=world.precision,
+        **_placing(world),
         started=started,
         **{**dataclasses.asdict(options), "run_dir": folder},
     )
@@ -173,10 +170,7 @@ def _plan(arguments: list[str]) -> None:
         algorithm,
         world.env,
         _policy(world),
-        envs=world.envs,
-        groups=world.groups,
-        lag=world.lag,
-        precision=world.precision,
+        **_placing(world),
     )
     print(render(plan, options.format))
 
@@ -314,6 +308,11 @@ def field_docs(cls: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
                     docs[name] = " ".join(text.split())
     return docs
+
+
+def _placing(world: WorldOptions) -> dict[str, Any]:
+    """What `train` and `prepare_plan` want to know of the world besides its name and the policy."""
+    return {"envs": world.envs, "groups": world.groups, "lag": world.lag, "precision": world.precision}
 
 
 def _policy(world: WorldOptions) -> Any:
