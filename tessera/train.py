@@ -156,24 +156,26 @@ def train(
     bound, made, plan = prepare_plan(algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision)
     s = bound.schedule
     updates = max(1, math.ceil(steps / (s.unroll * plan.envs)) - s.warmup)
-    config = {
-        "tessera": __version__,
-        "algorithm": rundir.algorithm_config(bound),
-        "env": made.name,
-        "policy": plan.policy,
-        "engine": plan.engine,
-        "seed": seed,
-        "envs": plan.envs,
-        "groups": plan.groups,
-        "lag": plan.lag,
-        "precision": precision,
-        "steps": steps,
-        "target_return": target_return,
-    }
+    config = _config(bound, made, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     folder = None if run_dir is None else Path(run_dir)
     run = _Run(bound, made, plan, config, folder, updates, target_return, eval_episodes, make_display(quiet))
     run.timing = _Timing(started, checkpoint_every, keep)
     return run.go(resume)
+
+
+def _config(algorithm: Algorithm, env: Environment, plan: Plan, **options: Any) -> dict[str, Any]:
+    """What identifies a run, as saved in config.json."""
+    return {
+        "tessera": __version__,
+        "algorithm": rundir.algorithm_config(algorithm),
+        "env": env.name,
+        "policy": plan.policy,
+        "engine": plan.engine,
+        "envs": plan.envs,
+        "groups": plan.groups,
+        "lag": plan.lag,
+        **options,
+    }
 
 
 @dataclass

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
+from tessera.algorithms.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.base import Feedback, Schedule, View, settled
+from tessera.algorithms.rows import Batch, Summary
 from tessera.maths.distributions import for_actions
 from tessera.maths.losses import value_loss
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.base import Algorithm, Clock, State, Transition, View, settled
+from tessera.algorithms.rows import Batch, Extras, Statistics, Summary
 from tessera.envs.base import Box, Spec, Timestep
 from tessera.maths.bootstrap import next_values
 from tessera.maths.distributions import Distribution, for_actions
@@ -17,40 +18,6 @@ from tessera.maths.returns import generalised_advantage
 from tessera.maths.statistics import Moments, merge, merge_all, moments_of, no_moments, normalise, variance
 from tessera.networks import ActorCritic
 from tessera.stores.base import Experience, Sample
-
-
-class Statistics(NamedTuple):
-    """Running moments; () for what is not normalised."""
-
-    observation: Moments | tuple[()] = ()
-    returns: Moments | tuple[()] = ()
-
-
-class Extras(NamedTuple):
-    """What acting leaves behind for learning."""
-
-    log_prob: jax.Array
-    discounted: Any = ()
-    """Discounted sum of rewards so far; what rewards are scaled by."""
-
-
-class Batch(NamedTuple):
-    """Rows to learn from."""
-
-    observation: jax.Array
-    action: jax.Array
-    log_prob: jax.Array
-    advantage: jax.Array
-    target: jax.Array
-    valid: jax.Array | None
-
-
-class Summary(NamedTuple):
-    """What each group tells all others about its batch."""
-
-    advantage: Moments
-    statistics: Statistics
-    valid: jax.Array
 
 
 @dataclass(frozen=True)

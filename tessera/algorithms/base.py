@@ -7,122 +7,21 @@ learns where it runs.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from tessera.algorithms.checks import check_fields, settled
+from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """How often each operator runs within one update."""
-
-    unroll: int
-    """Steps that each environment plays per update."""
-    draws: int = 1
-    """Draws from the store per update."""
-    epochs: int = 1
-    """Passes over one draw."""
-    minibatches: int = 1
-    """Gradients per pass."""
-    warmup: int = 0
-    """Unrolls stored before the first draw."""
-    episodic: bool = False
-    """Whether every environment starts afresh before each unroll."""
-
-    @property
-    def applies(self) -> int:
-        """Gradients applied per update."""
-        return self.draws * self.epochs * self.minibatches
-
-
-class Clock(NamedTuple):
-    """Global counters that travel with params, so that no schedule runs on a replica's own clock."""
-
-    applies: jax.Array
-    horizon: jax.Array
-    """Gradients that the whole run will apply."""
-
-    @property
-    def progress(self) -> jax.Array:
-        """How much of the run is over, from 0 to 1."""
-        return jnp.minimum(self.applies / jnp.maximum(self.horizon, 1), 1.0)
-
-
-class State(NamedTuple):
-    """What `apply` owns. All but `statistics` and `clock` is element-wise in the params."""
-
-    params: Any
-    optimizer: Any
-    target: Any = ()
-    """A slow copy of the params, or ()."""
-    statistics: Any = ()
-    """Running moments (observation and reward normalisers), or ()."""
-    clock: Any = None
-    """Kept by the framework."""
-
-
-class View(NamedTuple):
-    """What is published of the state: everything but the optimiser's. `act` sees it without `target`."""
-
-    params: Any
-    target: Any
-    statistics: Any
-    clock: Clock
-
-
-class Transition(NamedTuple):
-    """One step of one environment as `act` records it; a trajectory is the same with a leading time axis."""
-
-    observation: Any
-    action: Any
-    extras: Any
-    """Whatever `act` wants to remember: log-probabilities, say."""
-    reward: Any
-    terminated: Any
-    truncated: Any
-    next_observation: Any
-    """What the step led to, before any autoreset."""
-    valid: Any = None
-    """False on reset steps, where nothing was played; None if the environment has none."""
-
-
-class Feedback(NamedTuple):
-    """What a gradient tells besides itself."""
-
-    metrics: dict[str, jax.Array]
-    """Scalars, means over rows."""
-    priorities: jax.Array | None = None
-    """[rows] new priorities, for stores that keep them."""
-
-
-Number = TypeVar("Number", int, float)
-
-
-def settled(value: Number | None) -> Number:
-    """A field that `bind` chose if the user did not."""
-    if value is None:
-        raise TesseraError("a field is still to be chosen: bind the algorithm to an environment first")
-    return value
-
-
-BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("unroll", "draws", "epochs", "minibatches", "batch", "capacity"), (1, math.inf)),
-    **dict.fromkeys(("n_step", "target_period"), (1, math.inf)),
-    **dict.fromkeys(("warmup", "learning_rate", "clip", "max_gradient_norm", "huber"), (0, math.inf)),
-    **dict.fromkeys(("value_coefficient", "entropy_coefficient"), (0, math.inf)),
-    **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
-    **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent"), (0, 1)),
-}
-"""Field -> what it may be, in any algorithm that has a field of this name."""
+__all__ = ["Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View", "settled"]
 
 
 @dataclass(frozen=True)
@@ -147,14 +46,7 @@ class Algorithm:
 
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name, None)
-            if isinstance(value, int | float) and not (low <= value <= high and math.isfinite(value)):
-                limit = f"at least {low}" if math.isinf(high) else f"between {low} and {high}"
-                raise TesseraError(f"--{name.replace('_', '-')} {value}: must be {limit}")
-        widths = getattr(self, "widths", None)
-        if widths is not None and (not widths or min(widths) < 1):
-            raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
+        check_fields(self)
 
     @property
     def world(self) -> Spec:

@@ -78,8 +78,7 @@ class DQN(Algorithm):
     n_step: int = 1
     """Steps that a reward sum looks ahead before the bootstrap."""
     huber: float | None = None
-    """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0: where
-    values are large and few rows terminate, a linear loss lets those be outvoted, and values diverge."""
+    """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     torso: str = "auto"
@@ -144,8 +143,7 @@ class DQN(Algorithm):
 
     def act(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or now and then any."""
-        progress = view.clock.progress
-        epsilon = linear(progress, self.epsilon_start, self.epsilon_end, self.epsilon_fraction)
+        epsilon = linear(view.clock.progress, self.epsilon_start, self.epsilon_end, self.epsilon_fraction)
         return epsilon_greedy(key, self.network.apply(view.params, timestep.observation), epsilon), memory, ()
 
     def greedy(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
@@ -181,11 +179,9 @@ class DQN(Algorithm):
         del key
         rows, weight = batch
         q_t = self.network.apply(view.target, rows.bootstrap)
+        target = q_target(rows.reward, rows.discount, q_t)
         if self.double:
-            selector = self.network.apply(view.params, rows.bootstrap)
-            target = double_q_target(rows.reward, rows.discount, q_t, selector)
-        else:
-            target = q_target(rows.reward, rows.discount, q_t)
+            target = double_q_target(rows.reward, rows.discount, q_t, self.network.apply(view.params, rows.bootstrap))
         scale = 1.0 if weight is None else weight / summary.max()
 
         def loss(params: Any) -> tuple[jax.Array, Any]:
@@ -201,5 +197,4 @@ class DQN(Algorithm):
         """Step, and now and then copy the params to the target."""
         state = super().apply(state, gradients, norm)
         copy = (state.clock.applies + 1) % self.target_period == 0
-        target = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, state.params)
-        return state._replace(target=target)
+        return state._replace(target=jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, state.params))

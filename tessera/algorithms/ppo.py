@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.actor_critic import ActorCriticAlgorithm, Batch, Summary
+from tessera.algorithms.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.base import Feedback, Schedule, View, settled
+from tessera.algorithms.rows import Batch, Summary
 from tessera.envs.base import Box, Spec
 from tessera.maths.distributions import for_actions
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
