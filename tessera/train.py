@@ -158,8 +158,8 @@ def train(
     updates = max(1, math.ceil(steps / (s.unroll * plan.envs)) - s.warmup)
     config = _config(bound, made, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     folder = None if run_dir is None else Path(run_dir)
-    run = _Run(bound, made, plan, config, folder, updates, target_return, eval_episodes, make_display(quiet))
-    run.timing = _Timing(started, checkpoint_every, keep)
+    timing = _Timing(started, checkpoint_every, keep)
+    run = _Run(bound, made, plan, config, folder, updates, target_return, eval_episodes, make_display(quiet), timing)
     return run.go(resume)
 
 
@@ -198,12 +198,16 @@ class _Run:
     target: float | None
     eval_episodes: int
     display: Display
-    timing: _Timing = field(init=False)
+    timing: _Timing
+    evaluator: Evaluator = field(init=False)
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
+    begun: float = 0.0
+    """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
+    speed: float = math.nan
     wall_before: float = 0.0
     """Seconds of training before this process, for a resumed run."""
 
@@ -258,7 +262,7 @@ class _Run:
         arrays, meta = self.checkpoints.load(found)
         if meta["algorithm"] != self.algorithm.name:
             raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
-        if self.plan.fragments and is_device(self.env):
+        if is_device(self.env):
             engine.start()  # makes the slots that the checkpoint's arrays go into
         engine.restore(unflatten(engine.snapshot(), arrays, f"checkpoint {found}"))
         self.meter = Meter.from_json(meta["meter"])
@@ -375,7 +379,7 @@ class _Run:
             "episodes": self.meter.episodes,
             "wall_seconds": round(wall, 3),
             "startup_seconds": _rounded(self.startup_seconds),
-            "steps_per_second": _rounded(getattr(self, "speed", math.nan)),
+            "steps_per_second": _rounded(self.speed),
             "train_return_mean": _rounded(self.meter.mean_return),
             "eval_return_mean": _rounded(evaluation.return_mean),
             "eval_return_std": _rounded(evaluation.return_std),
