@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -91,13 +91,12 @@ def prepare_plan(
     chosen = policies.get(policy) if isinstance(policy, str) else policy
     if lag is not None:
         cuts = {**chosen.cuts, "params": Cut(chosen.cut("params").mode, lag)}
-        chosen = Policy(chosen.name, chosen.fragments, cuts, chosen.summary, chosen.mirrors)
+        chosen = replace(chosen, cuts=cuts)
     store = bound.store
     batch = getattr(store, "batch", None) if store.persistent else None
     needs = Needs(bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs)
-    count = envs or (bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS))
-    if envs is not None and envs < 1:
-        raise TesseraError(f"--envs {envs}: at least one environment is needed")
+    usual = bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS)
+    count = usual if envs is None else envs
     platform = available[0].platform
     plan = make_plan(chosen, needs, count, groups=groups, platform=platform, available=len(available), reason=reason)
     return bound, made, plan

@@ -2,7 +2,7 @@
 
 A layout says how a value lies over the replicas of a fragment:
 `groups` (each replica holds its groups of environments, on the leading axis), `partial` (each holds a mean over its
-groups), `copy` (everyone holds all of it), `sum` (everyone holds the sum). The pair of layouts and the replica counts
+groups), `copy` (everyone holds all of it). The pair of layouts and the replica counts
 decide the route; nobody writes a route by hand.
 """
 

@@ -206,15 +206,15 @@ def _scan(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
         carry, ys = body(carry, jnp.int32(0))
         ys = {s: jax.tree.map(lambda x, s=s: jnp.expand_dims(x, SLOTS[s].stack), y) for s, y in ys.items()}
     elif any(SLOTS[out].stack for out in node.stacks.values()):
-        first, stacks = _stacks(node, body, carry, node.count or 0)
-        carry, ys = jax.lax.scan(lambda c, k: (first(k, c), None), (carry, stacks), steps)[0]
+        iteration, stacks = _stacks(body, carry, node.count or 0)
+        carry, ys = jax.lax.scan(lambda both, step: (iteration(step, both), None), (carry, stacks), steps)[0]
     else:
         carry, ys = jax.lax.scan(body, carry, steps)
     slots.update(carry)
     slots.update(ys)
 
 
-def _stacks(node: Repeat, body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, Both], Both], Slots]:
+def _stacks(body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, Both], Both], Slots]:
     """Make a body that writes each iteration's values in place, on any axis, and the empty stacks it writes to."""
     _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
 
@@ -237,7 +237,7 @@ def _loop(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
     carried = _carried(node, slots, live)
     body = _body(node, slots, carried)
     carry = {s: slots[s] for s in carried}
-    iteration, stacks = _stacks(node, body, carry, CHUNK)
+    iteration, stacks = _stacks(body, carry, CHUNK)
     carry, stacks = jax.lax.fori_loop(0, slots["count"], iteration, (carry, stacks))
     slots.update(carry)
     slots.update(stacks)
