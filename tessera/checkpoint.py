@@ -79,6 +79,11 @@ def flatten(tree: Any) -> dict[str, np.ndarray]:
     return {_path(path): _plain(leaf) for path, leaf in leaves}
 
 
+def paths(tree: Any) -> list[str]:
+    """Names of all leaves."""
+    return [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
 def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     """Put arrays back into the shape of `template`; an error names the first that does not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,13 +22,19 @@ class Progress:
     seconds_left: float
 
 
+Status = Sequence[tuple[str, str, int]]
+"""What every replica is doing: title, state, updates made."""
+Streams = Mapping[str, Mapping[str, float]]
+"""Lag, waits and drops of each stream that is cut."""
+
+
 class Display(Protocol):
     """Where progress goes."""
 
     def begin(self, title: str) -> None:
         """Say what starts."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Say how far it is."""
 
     def note(self, text: str) -> None:
@@ -43,7 +50,7 @@ class Quiet:
     def begin(self, title: str) -> None:
         """Nothing."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -64,7 +71,7 @@ class Lines(Quiet):
         """Print the title."""
         print(title, flush=True)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Print a line, unless one was printed just now."""
         now = time.monotonic()
         if now - self._last >= self._interval or progress.update >= progress.updates:
@@ -100,7 +107,7 @@ class Live(Quiet):
         """Print the title; the bar appears with the first progress."""
         self._console.print(title, highlight=False, markup=False)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Move the bar."""
         fields = {
             "ret": number(progress.train_return),

@@ -99,7 +99,7 @@ class _NoPort:
 
 
 def _run(program: Any, slots: dict[str, Any]) -> None:
-    steps: Iterator[None] = drive(program, slots, _NoPort())
+    steps: Iterator[Any] = drive(program, slots, _NoPort())
     for _ in steps:
         pass
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.checkpoint import flatten
+from tessera.checkpoint import flatten, paths
 from tessera.engines.reports import Reports
 from tessera.errors import RunFailed
 
@@ -20,7 +20,7 @@ def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
     Within an update by gradient; within a gradient the loss comes before other metrics, and those before tensors.
     """
     metrics = sorted(reports.metrics, key=lambda k: k != "loss")
-    guard, names = reports.guard, list(flatten(params))
+    guard, names = reports.guard, paths(params)
     columns = [(f"metric {k}", reports.metrics[k], reports.broken_at[k]) for k in metrics]
     columns += [(f"gradient of {n}", guard.gradients[:, k], guard.broken_at[:, k]) for k, n in enumerate(names)]
     last = np.full(len(guard.params), np.iinfo(np.int32).max)  # params are looked at when the update is over
@@ -35,7 +35,7 @@ def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
 
 def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | None) -> None:
     """Raise RunFailed if something is not finite, after dumping all slots; `updates` were made before these."""
-    found = first_broken(reports, engine.state().params)
+    found = first_broken(reports, engine.params_like)
     if found is None:
         return
     update, name = updates + found[0] + 1, found[1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tessera.engines.reports import Reports
-from tessera.program.training import Tally
+from tessera.program.accounting import Tally
 
 WINDOW = 100
 """Episodes that the training return is averaged over."""
@@ -24,6 +24,11 @@ class Meter:
         self.updates = 0
         self.env_steps = 0
         self.episodes = 0
+        self.lag_mean = math.nan
+        """Updates by which what was learned from trails behind, on average over the newest updates; and at most."""
+        self.lag_max = math.nan
+        self.streams: dict[str, dict[str, float]] = {}
+        """For each stream that is cut: lag, fill of its queue, waits and drops, over the newest updates."""
         self.recent: deque[tuple[int, float, float]] = deque()
         """(episodes, sum of returns, sum of lengths) of the latest updates that hold WINDOW episodes together."""
 
@@ -40,7 +45,10 @@ class Meter:
     def row(self, reports: Reports) -> dict[str, float]:
         """One row of metrics: the state of the run, and means over the updates just made."""
         learned = {f"learn/{name}": float(np.mean(values)) for name, values in reports.metrics.items()}
-        norms = np.sqrt(np.asarray(reports.guard.gradients, np.float64).sum(-1))
+        self._note_streams(reports)
+        norms = (
+            np.sqrt(np.asarray(reports.guard.gradients, np.float64).sum(-1)) if len(reports.guard.params) else np.nan
+        )
         return {
             "update": self.updates,
             "env_steps": self.env_steps,
@@ -49,7 +57,30 @@ class Meter:
             "train_length_mean": self.mean_length,
             "learn/gradient_norm": float(np.mean(norms)),
             **learned,
+            "lag/mean": self._now("lag_mean", reports),
+            "lag/max": self._now("lag_max", reports),
+            **{f"stream/{name}/{key}": x for name, flow in self.streams.items() for key, x in flow.items()},
         }
+
+    def _note_streams(self, reports: Reports) -> None:
+        for which, reduce in (("lag_mean", np.mean), ("lag_max", np.max)):
+            values = getattr(reports, which)
+            if len(values) and np.isfinite(values).any():
+                setattr(self, which, float(reduce(values[np.isfinite(values)])))
+        self.streams = {
+            name: {
+                "messages": flow.messages,
+                "dropped": flow.dropped,
+                "waits": flow.waits,
+                "wait_seconds": flow.wait_seconds,
+                "fill": flow.fill / max(flow.messages, 1),
+                **({"lag_mean": flow.lag_sum / flow.lags, "lag_max": flow.lag_max} if flow.lags else {}),
+            }
+            for name, flow in reports.flows.items()
+        }
+
+    def _now(self, which: str, reports: Reports) -> float:
+        return getattr(self, which) if len(getattr(reports, which)) else math.nan
 
     @property
     def mean_return(self) -> float:

@@ -14,6 +14,8 @@ _FLAGS = (
     "--xla_cpu_multi_thread_eigen=false",
     # tests compile much and run little: half the time is saved where code is not optimised
     "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 os.environ.setdefault("TESSERA_CACHE", str(Path(__file__).resolve().parent.parent / ".jax_cache"))

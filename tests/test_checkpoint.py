@@ -83,8 +83,8 @@ def after_calls(monkeypatch: pytest.MonkeyPatch, calls: int, act: Callable[[], N
     advance = SerialEngine.advance
     left = [calls]
 
-    def counted(self: SerialEngine, count: int) -> Any:
-        reports = advance(self, count)
+    def counted(self: SerialEngine, count: int, ahead: int = 0) -> Any:
+        reports = advance(self, count, ahead)
         left[0] -= 1
         if left[0] == 0:
             act()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +21,9 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "reinforce.py"
 
 
 def reinforce():
-    spec = importlib.util.spec_from_file_location("reinforce", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Reinforce(unroll=8)
+    if str(EXAMPLE.parent) not in sys.path:  # processes that are started look for it there too
+        sys.path.insert(0, str(EXAMPLE.parent))
+    return importlib.import_module("reinforce").Reinforce(unroll=8)
 
 
 class DeviceMatch(tessera.DeviceEnvironment):

@@ -19,7 +19,8 @@ from tessera.cli import main
 from tessera.engines.reports import Reports
 from tessera.errors import RunFailed
 from tessera.guards import first_broken
-from tessera.program.training import Guard, Tally
+from tessera.program.accounting import Tally
+from tessera.program.training import Guard
 from tessera.train import train
 
 HEAD = "policy_head"

@@ -12,7 +12,8 @@ import pytest
 
 from tessera.engines.reports import Reports
 from tessera.metrics import WINDOW, Meter, MetricsWriter, read_metrics
-from tessera.program.training import Guard, Tally
+from tessera.program.accounting import Tally
+from tessera.program.training import Guard
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
@@ -21,7 +22,8 @@ def documented_names(section: str) -> set[str]:
     """Names in the tables of docs/metrics.md under the heading that names `section`."""
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     (body,) = [part for part in parts if part.startswith(f"`{section}`")]
-    return set(re.findall(r"^\| `([^`]+)`", body, flags=re.MULTILINE))
+    cells = re.findall(r"^\| (`[^|]+`) \|", body, flags=re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def tally(episodes: list[int], returns: list[float], lengths: list[float], steps: int = 10) -> Tally:

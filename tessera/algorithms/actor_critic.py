@@ -138,8 +138,8 @@ class ActorCriticAlgorithm(Algorithm):
             return jnp.where(row[1], 0, total), total
 
         memory, discounted = jax.lax.scan(step, memory, (trajectory.reward, over))
-        rows = trajectory._replace(extras=trajectory.extras._replace(discounted=discounted))
-        return Experience(rows, trajectory.valid), memory
+        rows = trajectory._replace(extras=trajectory.extras._replace(discounted=discounted), version=None)
+        return Experience(rows, trajectory.valid, version=trajectory.version), memory
 
     def prepare(self, view: View, sample: Sample) -> tuple[Batch, Summary]:
         """Advantages of one group's unroll [T, n], as rows."""

@@ -109,7 +109,7 @@ class Algorithm:
     def digest(self, view: View, memory: Any, trajectory: Transition) -> tuple[Experience, Any]:
         """Turn one unroll of one environment, [T, ...], into experience; every leaf keeps a leading axis."""
         del view
-        return Experience(trajectory, trajectory.valid), memory
+        return Experience(trajectory._replace(version=None), trajectory.valid, version=trajectory.version), memory
 
     def prepare(self, view: View, sample: Sample) -> tuple[Any, Any]:
         """Once per draw and group: (batch with a leading axis of rows, summary shared with all groups)."""

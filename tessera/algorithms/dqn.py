@@ -139,7 +139,8 @@ class DQN(Algorithm):
         observation = jnp.zeros((n, *w.observation_shape), w.observation_dtype)
         flag = jnp.zeros(n, bool)
         reward = jnp.zeros(n, jnp.result_type(float))
-        return Transition(observation, jnp.zeros(n, jnp.int32), (), reward, flag, flag, observation, flag)
+        none = jnp.zeros(n, jnp.int32)
+        return Transition(observation, none, (), reward, flag, flag, observation, flag, none)
 
     def act(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or now and then any."""
@@ -165,7 +166,7 @@ class DQN(Algorithm):
         begin = window.reward.shape[0]
         bootstrap = t.next_observation[window.last]
         row = Row(t.observation[:begin], t.action[:begin], window.reward, window.discount, bootstrap)
-        return Experience(row, None if t.valid is None else t.valid[:begin]), memory
+        return Experience(row, None if t.valid is None else t.valid[:begin], version=t.version[:begin]), memory
 
     def prepare(self, view: View, sample: Sample) -> tuple[Any, Any]:
         """Importance weights, to be scaled by the largest of all groups."""

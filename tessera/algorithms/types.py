@@ -81,6 +81,8 @@ class Transition(NamedTuple):
     """What the step led to, before any autoreset."""
     valid: Any = None
     """False on reset steps, where nothing was played; None if the environment has none."""
+    version: Any = None
+    """Gradients that had been applied to the params which chose this action; set by the framework."""
 
 
 class Feedback(NamedTuple):

@@ -15,14 +15,14 @@ def table(plan: Plan) -> str:
     head = [
         f"plan      {plan.algorithm} on {plan.env} under {plan.policy} ({plan.engine} engine)",
         f"reason    {plan.reason}",
-        f"envs      {plan.envs} in {plan.groups} groups of {plan.envs_per_group}",
-        f"lag       act uses the params of {plan.lag} update(s) ago" if plan.lag else "lag       none",
+        f"envs      {plan.envs} in {plan.groups} groups of {plan.envs_per_group}{_learned(plan)}",
+        f"lag       {_lag(plan)}",
         "",
     ]
-    fragments = [("fragment", "replicas", "devices", "groups per replica")]
-    fragments += [(f.title, str(f.replicas), _devices(f), _shares(f)) for f in plan.fragments]
-    channels = [("stream", "from", "to", "route", "rate")]
-    channels += [(c.stream, *_ends(plan, c), c.route, c.rate) for c in plan.channels]
+    fragments = [("fragment", "replicas", "processes", "cores", "threads", "devices", "groups per replica")]
+    fragments += [_fragment(plan, f) for f in plan.fragments]
+    channels = [("stream", "from", "to", "route", "rate", "kind", "mode", "lag", "capacity", "codec")]
+    channels += [_channel(plan, c) for c in plan.channels]
     tail = _columns(channels) if plan.channels else ["no stream is cut"]
     inside = [f"within {f.title}: {_collectives(f)} over {f.devices} devices" for f in plan.fragments if f.devices > 1]
     return "\n".join([*head, *_columns(fragments), "", *tail, *inside])
@@ -35,13 +35,18 @@ def mermaid(plan: Plan) -> str:
         lines.append(f'  subgraph f{i}["{f.title} × {f.replicas}"]')
         lines += [f"    {o}" for o in f.operators]
         lines.append("  end")
-    cut = {(c.stream, c.source, c.target) for c in plan.channels}
+    cut = {(c.slot, c.made_by, c.wanted_by): c for c in plan.channels}
     for s in STREAMS:
-        source, target = plan.home(s.source), plan.home(s.target)
-        crosses = (s.name, source, target) in cut
-        if s.source == s.target and not crosses:
+        channel = cut.get((s.slot, s.source, s.target))
+        if channel is not None:
+            mode = "" if channel.mode == "sync" else f", {channel.mode}"
+            lines.append(f"  {s.source} ==>|{s.name}{mode}| {s.target}")
             continue
-        lines.append(f"  {s.source} {'==>' if crosses else '-->'}|{s.name}| {s.target}")
+        # act beside grad, and away from apply, uses the params that grad was sent
+        apart = plan.home("act") == plan.home("grad") != plan.home("apply")
+        source = "grad" if s.slot == "acting" and apart else s.source
+        if source != s.target and plan.home(source) == plan.home(s.target) and s.name not in plan.unused:
+            lines.append(f"  {source} -->|{s.name}| {s.target}")
     return "\n".join(lines)
 
 
@@ -60,12 +65,35 @@ def render(plan: Plan, form: str = "table") -> str:
     return FORMATS[form](plan)
 
 
-def _devices(f: Placement) -> str:
-    return f"{f.devices} {f.platform}"
+def _learned(plan: Plan) -> str:
+    return f"; an update learns from {plan.batches} groups" if plan.batches not in (0, plan.groups) else ""
 
 
-def _shares(f: Placement) -> str:
-    return " ".join(str(len(g)) for g in f.groups) if f.operators != ("apply",) else "-"
+def _lag(plan: Plan) -> str:
+    """By how much what is acted and learned with trails behind the newest params."""
+    loose = next((c for c in reversed(plan.channels) if c.mode != "sync" or c.kind == "shared"), None)
+    if loose is None:
+        return f"act uses the params of {plan.lag} update(s) ago" if plan.lag else "none"
+    who = "peers are" if loose.source == loose.target else "params are"
+    bound = None if loose.kind == "shared" else loose.bound
+    return f"{who} any number of updates behind" if bound is None else f"{who} {bound} update(s) behind at the most"
+
+
+def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
+    processes = str(f.replicas) if plan.engine != "serial" else "this one"
+    cores = f"{f.cores[0]} each" if f.cores else "shared"
+    groups = " ".join(str(len(g)) for g in f.held(f.operators[0])) if f.operators != ("apply",) else "-"
+    return f.title, str(f.asked or f.replicas), processes, cores, str(f.threads), f"{f.devices} {f.platform}", groups
+
+
+def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
+    loose = c.mode != "sync"
+    mode = f"first {c.first}" if c.mode == "first" else c.mode
+    lag = str(c.lag) if not loose else "any" if c.bound is None else f"≤ {c.bound}"
+    capacity = str(c.capacity + c.lag) if c.kind in ("queue", "collective", "exchange") else "-"
+    codec = f"{c.codec} {c.threshold:g}" if c.codec else "-"
+    alone = c.stream == "gradients" and loose and c.source != c.target
+    return (c.stream, *_ends(plan, c), "one by one" if alone else c.route, c.rate, c.kind, mode, lag, capacity, codec)
 
 
 def _ends(plan: Plan, c: Channel) -> tuple[str, str]:

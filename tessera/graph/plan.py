@@ -1,17 +1,19 @@
-"""A plan: a policy applied to one algorithm, one environment and the devices of this machine."""
+"""A plan: a policy applied to one algorithm, one environment and the cores and devices of this machine."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
-from tessera.errors import TesseraError
-from tessera.graph.policy import ALL_DEVICES, Policy
+from tessera.errors import TesseraError, unknown_name
+from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, Stream, route
 
 DEFAULT_GROUPS = 8
+ENGINES = ("serial", "local")
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,28 @@ class Placement:
     platform: str
     groups: tuple[tuple[int, ...], ...]
     """Which groups of environments each replica holds."""
+    batches: tuple[tuple[int, ...], ...] = ()
+    """Which groups of experience each replica stores and learns from; () if the same."""
+    cores: tuple[int, ...] = ()
+    """For each replica, how many cores it has for itself; () if replicas share what is left."""
+    threads: int = 1
+    """Threads that the compiled programs of one replica use."""
+    asked: int = 0
+    """Replicas that the policy asked for, where several share a process and were batched."""
 
     @property
     def title(self) -> str:
         """How messages call it."""
         return "+".join(self.operators)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each replica holds a flat range of the parameters: a parameter server of several shards."""
+        return self.operators == ("apply",) and self.replicas > 1
+
+    def held(self, operator: str) -> tuple[tuple[int, ...], ...]:
+        """Groups that each replica holds, as `operator` sees them."""
+        return self.groups if operator in ("env", "act") or not self.batches else self.batches
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,20 @@ class Channel:
     target: int
     route: str
     rate: str
+    made_by: str
+    wanted_by: str
+    kind: str
+    """queue (in order, bounded), register (the newest), exchange (every step), collective (among the replicas of one
+    fragment) or shared (one memory)."""
+    mode: str = "sync"
     lag: int = 0
+    """Messages that receivers trail behind, exactly (sync)."""
+    bound: int | None = None
+    """Updates by which what arrives may be older than the newest params (async); None: any number."""
+    first: int = 0
+    capacity: int = 1
+    codec: str = ""
+    threshold: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,15 +103,54 @@ class Plan:
     lag: int
     fragments: tuple[Placement, ...]
     channels: tuple[Channel, ...]
+    batches: int = 0
+    """Groups of experience that one update learns from: all of them, or those of the first few actors."""
+    exchange: str = ""
+    """How peers join their updates: mean, shared or not at all."""
+    every: int = 1
+    carries: str = "state"
+    unused: tuple[str, ...] = ()
+    """Streams between operators that this algorithm has no use for."""
 
     @property
     def envs_per_group(self) -> int:
         """Environments in each group."""
         return self.envs // self.groups
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether some fragments run at their own pace; then those with `apply` say when the run is over."""
+        return any(c.mode != "sync" and c.source != c.target for c in self.channels)
+
+    @property
+    def solo(self) -> bool:
+        """Whether each gradient is applied by itself, so that summaries and norms are its own replica's."""
+        return any(c.slot == "gradients" and c.mode == "async" and c.source != c.target for c in self.channels)
+
+    @property
+    def learners(self) -> int:
+        """Gradients that are applied one by one where a synchronous run would apply their mean."""
+        return self.fragments[self.home("grad")].replicas if self.solo else 1
+
+    @property
+    def envs_per_update(self) -> Fraction:
+        """Environments whose unrolls one update learns from."""
+        return Fraction(self.envs * self.batches, self.groups * self.learners)
+
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.operators)
+
+    def counted(self, index: int, number: int = 0) -> bool:
+        """Whether a replica makes a set number of updates; others run until these are done.
+
+        Of a server's shards that take what comes only the first is counted, since none may wait for another.
+        """
+        return not self.asynchronous or ("apply" in self.fragments[index].operators and number == 0)
+
+    def channel(self, slot: str, source: int | None = None) -> Channel | None:
+        """The channel of a slot, if it has one."""
+        return next((c for c in self.channels if c.slot == slot and source in (None, c.source)), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
@@ -112,24 +183,27 @@ def make_plan(
     platform: str = "cpu",
     available: int = 1,
     reason: str = "named by the user",
-    engine: str = "serial",
+    engine: str | None = None,
 ) -> Plan:
     """Apply `policy`; raise with asked versus available where it cannot be."""
     if envs < 1:
         raise TesseraError(f"--envs {envs}: at least one environment is needed")
+    if engine is not None and engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
     devices = [f.devices if f.devices != ALL_DEVICES else _usable(available, envs) for f in policy.fragments]
     for fragment, count in zip(policy.fragments, devices, strict=True):
         if count > available:
             raise TesseraError(
                 f"fragment {fragment.title} asks for {count} devices, available: {available} ({platform})"
             )
-    units = max(f.replicas * d for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",))
-    total = _groups(envs, groups, units, devices, needs.batch)
-    lag = policy.cut("params").lag
-    lag = (0 if needs.device_env else 1) if lag is None else lag
+    total, learned = _groups(policy, envs, groups, devices, needs.batch)
+    params = policy.cut("params")
+    lag = (0 if needs.device_env else 1) if params.lag is None else params.lag
+    lag = 0 if params.mode == "async" else lag
+    threads = _threads(policy)
     fragments = tuple(
-        Placement(f.names, f.replicas, d, platform, deal(total, f.replicas))
-        for f, d in zip(policy.fragments, devices, strict=True)
+        _place(policy, f, d, platform, total, learned, threads) for f, d in zip(policy.fragments, devices, strict=True)
     )
     for f in fragments:
         if f.devices > 1 and any(len(g) % f.devices for g in f.groups):
@@ -138,7 +212,52 @@ def make_plan(
                 "out evenly: set --groups to a multiple of replicas × devices"
             )
     channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
-    return Plan(policy.name, reason, needs.algorithm, needs.env, engine, envs, total, lag, fragments, channels)
+    updates = policy.cuts.get("updates", Cut())
+    return Plan(
+        policy.name,
+        reason,
+        needs.algorithm,
+        needs.env,
+        engine or ("local" if several else "serial"),
+        envs,
+        total,
+        lag,
+        fragments,
+        channels,
+        learned,
+        updates.route if policy.fragments[policy.home("apply")].runs > 1 else "",
+        updates.every,
+        updates.carries,
+        tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
+    )
+
+
+def _place(
+    policy: Policy, f: Fragment, devices: int, platform: str, groups: int, learned: int, threads: int
+) -> Placement:
+    batches: tuple[tuple[int, ...], ...] = ()
+    if policy.cut("experience").route == "gather" and "store" in f.names:
+        batches = (tuple(range(groups)),) * f.runs
+    elif learned != groups:
+        batches = deal(learned, f.runs)
+    own = (f.cores,) * f.runs if f.cores else ()
+    asked = f.replicas if f.runs != f.replicas else 0
+    return Placement(f.names, f.runs, devices, platform, deal(groups, f.runs), batches, own, f.cores or threads, asked)
+
+
+def _threads(policy: Policy) -> int:
+    """Threads for each replica that shares the cores which nobody has for itself."""
+    there = cores()
+    asked = {f.title: f.cores * f.runs for f in policy.fragments if f.cores}
+    sharing = sum(f.runs for f in policy.fragments if not f.cores)
+    left = there - sum(asked.values())
+    if left < (1 if sharing else 0):
+        shares = ", ".join(f"{title} {count}" for title, count in asked.items())
+        others = f", and {sharing} more replicas need at least one" if sharing else ""
+        raise TesseraError(
+            f"policy {policy.name!r} asks for {sum(asked.values())} cores ({shares}){others}; available: {there}"
+        )
+    return max(1, left // max(sharing, 1))
 
 
 def _usable(available: int, envs: int) -> int:
@@ -146,45 +265,100 @@ def _usable(available: int, envs: int) -> int:
     return max(d for d in range(1, min(available, envs) + 1) if envs % d == 0)
 
 
-def _groups(envs: int, asked: int | None, units: int, devices: list[int], batch: int | None) -> int:
-    """How many groups: as asked, or the largest count near the default that everything divides."""
+def _groups(policy: Policy, envs: int, asked: int | None, devices: list[int], batch: int | None) -> tuple[int, int]:
+    """How many groups, and how many of them an update learns from: as asked, or the largest count near the default."""
+    units = max(f.runs * d for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",))
+    waited, actors = 1, 1
+    if policy.cut("experience").mode == "first":
+        waited, actors = policy.cut("experience").first, policy.replicas("act")
+    learners = max(policy.replicas("store"), policy.replicas("grad"))
 
     def fits(g: int) -> bool:
-        return envs % g == 0 and g >= units and all(g % d == 0 for d in devices) and not (batch and batch % g)
+        even = g % actors == 0 and g // actors * waited >= (learners if actors > 1 else 1)
+        rows = not (batch and even and batch % (g // actors * waited))
+        return envs % g == 0 and g >= units and all(g % d == 0 for d in devices) and even and rows
 
-    if asked is not None:
-        if asked < 1 or not fits(asked):
-            rows = f", a draw of {batch} rows" if batch else ""
-            raise TesseraError(
-                f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas, {max(devices)} devices: "
-                "it must divide the first two, be a multiple of the devices and be at least the replicas"
-            )
-        return asked
+    share = f" (multiples of {actors}, to wait for {waited} of {actors} actors)" if actors > 1 else ""
+    rows = f", a draw of {batch} rows" if batch else ""
     options = [g for g in range(1, envs + 1) if fits(g)]
-    if not options:
-        rows = f" and a draw of {batch} rows" if batch else ""
+    if asked is not None and asked not in options:
         raise TesseraError(
-            f"{envs} environments{rows} cannot be dealt into {units} or more equal groups on {max(devices)} devices: "
-            "choose numbers that share a divisor of at least that size"
+            f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas, {max(devices)} devices{share}"
+            ": it must divide the first two, be a multiple of the devices and be at least the replicas"
+        )
+    if not options:
+        raise TesseraError(
+            f"{envs} environments{rows} cannot be dealt into {units} or more equal groups on {max(devices)} devices"
+            f"{share}: choose numbers that share a divisor of at least that size"
         )
     below = [g for g in options if g <= DEFAULT_GROUPS]
-    return max(below) if below else min(options)
+    chosen = asked or (max(below) if below else min(options))
+    return chosen, chosen // actors * waited
 
 
 def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel | None:
-    if stream.name == "priorities" and not needs.priorities:
-        return None
-    if (stream.name, stream.target) == ("summary", "apply") and not needs.absorbs:
-        return None
     source, target = policy.home(stream.source), policy.home(stream.target)
-    if stream.slot == "acting" and target == policy.home("grad"):
-        return None  # a fragment with both receives params once, and act reads grad's
-    if (stream.name, stream.target) == ("summary", "apply") and source == target:
-        return None  # gathered for grad already
-    found = route(stream, policy.fragments[source].replicas, policy.fragments[target].replicas, source == target)
+    cut, together = policy.cut(stream.name), source == target
+    if not _flows(stream, policy, needs):
+        return None
+    senders, receivers = policy.fragments[source].runs, policy.fragments[target].runs
+    mode = cut.mode
+    if stream.name in ("norm", "updates"):
+        if senders == 1:
+            return None
+        found: str | None = "sum" if stream.name == "norm" else cut.route
+    elif stream.name == "experience" and cut.route == "gather":
+        found = "gather" if senders > 1 else None
+    else:
+        found = route(stream, senders, receivers, together)
     if found is None:
         return None
-    return Channel(stream.name, stream.slot, source, target, found, stream.rate, lag if stream.slot == "acting" else 0)
+    shards = policy.fragments[policy.home("apply")]
+    if shards.names == ("apply",) and shards.runs > 1:
+        found = {"gradients": "scatter", "params": "join"}.get(stream.name, found)
+    rate = stream.rate if cut.every == 1 else f"every {cut.every} updates"
+    trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
+    bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
+    return Channel(
+        stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
+        _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
+        1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
+    )  # fmt: skip
+
+
+def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
+    """Whether there is such a stream at all, and whether anyone else is told."""
+    source, target = policy.home(stream.source), policy.home(stream.target)
+    to_apply = (stream.name, stream.target) == ("summary", "apply")
+    solo = policy.cut("gradients").mode == "async" and policy.home("grad") != policy.home("apply")
+    alone = policy.cut("gradients").route == "local" or policy.cut("experience").route == "gather"
+    server = policy.fragments[policy.home("apply")]
+    if stream.name == "priorities":
+        return needs.priorities
+    if to_apply:  # where grad and apply are together it was gathered for grad already
+        return needs.absorbs and source != target and not solo  # a gradient that is applied by itself brings it
+    if stream.name == "summary":  # peers that do not wait for each other keep theirs to themselves
+        loose = policy.cut("gradients").mode == "async" and policy.cut("params").lag != 0
+        return not (solo or alone or loose)
+    if stream.name == "gradients":
+        return not alone
+    if stream.name == "norm":  # a gradient that is applied by itself brings its norm
+        return server.names == ("apply",) and not solo
+    if stream.name == "updates":
+        return "updates" in policy.cuts
+    if stream.slot == "acting":  # a fragment with both receives params once, and act reads grad's
+        return target != policy.home("grad")
+    return True
+
+
+def _kind(stream: Stream, mode: str, found: str, together: bool) -> str:
+    if found == "shared":
+        return "shared"
+    if together:
+        return "collective"
+    if stream.name in ("timesteps", "actions"):
+        return "exchange"
+    return "register" if stream.name == "params" and mode == "async" else "queue"
 
 
 def cores() -> int:

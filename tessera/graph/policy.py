@@ -12,6 +12,13 @@ from tessera.graph.streams import STREAM_NAMES
 ALL_DEVICES = 0
 """For `Fragment.devices`: every device of this machine."""
 
+MODES = ("sync", "first", "async")
+ROUTES = ("", "local", "gather", "mean", "shared")
+CODECS = ("", "threshold")
+
+MAY_BE_ASYNC = ("experience", "samples", "priorities", "gradients", "params")
+"""Streams that need not be waited for; the others are one step's dialogue, or do not leave a replica."""
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -23,6 +30,10 @@ class Fragment:
     """How many copies of this fragment run, each with its own groups of environments."""
     devices: int = 1
     """Over how many devices each replica spreads its groups; ALL_DEVICES for as many as there are."""
+    cores: int | None = None
+    """Processor cores that each replica gets for itself; None: it shares all cores with the others."""
+    processes: int | None = None
+    """In how many processes its replicas run; replicas that share one are batched. None: one each."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,16 +46,38 @@ class Fragment:
         """How messages call it: its operators joined by +."""
         return "+".join(self.names)
 
+    @property
+    def runs(self) -> int:
+        """Replicas after those that share a process have been batched."""
+        return self.replicas if self.processes is None else self.processes
+
 
 @dataclass(frozen=True)
 class Cut:
     """The discipline of a stream."""
 
     mode: str = "sync"
-    """sync: every message is waited for, in order."""
+    """sync: every message is waited for, in order. async: whoever has something is heard, and nobody waits longer than
+    the bound on lag demands. first: only the first `first` of all senders are waited for."""
     lag: int | None = None
-    """By how many updates the params that `act` uses trail behind, exactly; None: 0 for device environments, 1 for
-    host environments, so that they step while the update is computed."""
+    """On `params`, in updates. sync: by how many the params that `act` uses trail behind, exactly; None: 0 for device
+    environments, 1 for host environments. async: by how many at most; what is older is dropped; None: no bound.
+    On `priorities`, in draws: by how many they trail behind the samples, exactly."""
+    first: int = 0
+    """For mode first, on `experience`: how many actors an update waits for."""
+    capacity: int = 2
+    """Messages that each sender may have under way before it has to wait (mode async)."""
+    route: str = ""
+    """Where the layouts leave a choice. local: replicas keep theirs to themselves. gather: everyone gets all
+    (`experience`). mean or shared: how peers join their `updates`."""
+    every: int = 1
+    """For `updates`: after how many updates peers exchange them."""
+    carries: str = "state"
+    """For `updates`: what is exchanged: state (params and the optimiser's moments) or params."""
+    codec: str = ""
+    """For `gradients`: threshold sends only elements whose accumulated residual passes `threshold`."""
+    threshold: float = 0.0
+    """What the threshold codec sends for each element: plus or minus this, or nothing; 0 sends them as they are."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +107,7 @@ class Policy:
             self._check_fragment(fragment)
         for stream, cut in self.cuts.items():
             self._check_cut(stream, cut)
+        self._check_together()
 
     def _check_fragment(self, fragment: Fragment) -> None:
         if fragment.replicas < 1 or fragment.devices < 0:
@@ -81,27 +115,71 @@ class Policy:
                 f"policy {self.name!r}: fragment {fragment.title} asks for {fragment.replicas} replicas on "
                 f"{fragment.devices} devices: replicas must be at least 1, devices at least 0 (0: all)"
             )
-        if fragment.names == ("apply",) and fragment.replicas > 1:
+        if not 1 <= fragment.runs <= fragment.replicas:
             raise TesseraError(
-                f"policy {self.name!r}: `apply` alone in a fragment with {fragment.replicas} replicas is a sharded "
-                "server, which no engine runs yet: give it one replica"
+                f"policy {self.name!r}: fragment {fragment.title} asks for {fragment.processes} processes for "
+                f"{fragment.replicas} replicas: between 1 and as many as replicas"
             )
+        if fragment.cores is not None and fragment.cores < 1:
+            raise TesseraError(f"policy {self.name!r}: fragment {fragment.title} asks for {fragment.cores} cores")
 
     def _check_cut(self, stream: str, cut: Cut) -> None:
+        where = f"policy {self.name!r}: stream {stream!r}"
         if stream not in STREAM_NAMES:
             raise unknown_name(f"stream in policy {self.name!r}:", stream, STREAM_NAMES)
-        if cut.mode != "sync":
+        for kind, value, known in (
+            ("mode", cut.mode, MODES),
+            ("route", cut.route, ROUTES),
+            ("codec", cut.codec, CODECS),
+        ):
+            if value not in known:
+                raise unknown_name(
+                    f"{kind} of stream {stream!r} in policy {self.name!r}:", value, [k for k in known if k]
+                )
+        if cut.mode == "async" and stream not in MAY_BE_ASYNC:
+            raise TesseraError(f"{where} cannot be async: only {', '.join(MAY_BE_ASYNC)} can; leave it sync")
+        if cut.lag is not None and (cut.lag < 0 or stream not in ("params", "priorities")):
             raise TesseraError(
-                f"policy {self.name!r}: stream {stream!r} has mode {cut.mode!r}: the serial engine runs 'sync' only"
+                f"{where} with lag {cut.lag}: only 'params' lags (by updates) and 'priorities' (by draws), 0 or more"
             )
-        if cut.lag is not None and (cut.lag < 0 or stream != "params"):
+        if cut.mode == "first" and stream != "experience":
+            raise TesseraError(f"{where} has mode 'first': only 'experience' can wait for the first few")
+        if cut.mode == "first" and not 1 <= cut.first <= self.replicas("act"):
+            raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
+        if cut.capacity < 1 or cut.every < 1 or cut.threshold < 0 or cut.carries not in ("state", "params"):
             raise TesseraError(
-                f"policy {self.name!r}: lag {cut.lag} on stream {stream!r}: only 'params' lags, by 0 or more updates"
+                f"{where}: capacity {cut.capacity} and every {cut.every} must be at least 1, threshold "
+                f"{cut.threshold} at least 0, carries {cut.carries!r} 'state' or 'params'"
             )
+
+    def _check_together(self) -> None:
+        """Disciplines that only make sense beside each other."""
+        learner, server = self.home("grad"), self.home("apply")
+        local = self.cut("gradients").route == "local"
+        if local and learner != server:
+            raise TesseraError(f"policy {self.name!r}: local gradients never reach `apply`: put it beside `grad`")
+        if "updates" in self.cuts and not (local and self.cut("updates").route in ("mean", "shared")):
+            raise TesseraError(
+                f"policy {self.name!r}: peers exchange updates by route 'mean' or 'shared', and keep gradients local"
+            )
+        if self.cut("experience").route == "gather" and self.home("act") != self.home("store"):
+            raise TesseraError(
+                f"policy {self.name!r}: experience is gathered by everyone only where `act` and `store` are together"
+            )
+        late = self.cut("gradients").mode == "async" and learner != server
+        if late and self.cut("params").mode != "async":
+            raise TesseraError(f"policy {self.name!r}: with async gradients params must be async too")
+        loose = self.cut("experience").mode != "sync" and self.home("act") != self.home("store")
+        if loose and self.cut("params").mode != "async":
+            raise TesseraError(f"policy {self.name!r}: with experience that is not waited for params must be async")
 
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.names)
+
+    def replicas(self, operator: str) -> int:
+        """Replicas of the fragment that holds `operator`, as they run."""
+        return self.fragments[self.home(operator)].runs
 
     def cut(self, stream: str) -> Cut:
         """The discipline of a stream."""

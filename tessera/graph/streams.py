@@ -2,8 +2,8 @@
 
 A layout says how a value lies over the replicas of a fragment:
 `groups` (each replica holds its groups of environments, on the leading axis), `partial` (each holds a mean over its
-groups), `copy` (everyone holds all of it). The pair of layouts and the replica counts
-decide the route; nobody writes a route by hand.
+groups), `shards` (each holds a flat range of the parameters), `copy` (everyone holds all of it), `sum` (everyone holds
+the sum). The pair of layouts and the replica counts decide the route; nobody writes a route by hand.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ STREAMS: tuple[Stream, ...] = (
     Stream("summary", "summary", "grad", "grad", "groups", "copy", "every draw"),
     Stream("summary", "summary", "grad", "apply", "groups", "copy", "every draw"),
     Stream("gradients", "gradients", "grad", "apply", "partial", "copy", "every minibatch"),
+    Stream("norm", "squares", "apply", "apply", "shards", "sum", "every minibatch"),
     Stream("params", "view", "apply", "grad", "copy", "copy", "every minibatch"),
     Stream("params", "acting", "apply", "act", "copy", "copy", "every update"),
+    Stream("updates", "updates", "apply", "apply", "peers", "peers", "every update"),
 )
 
 STREAM_NAMES: tuple[str, ...] = tuple(dict.fromkeys(s.name for s in STREAMS))

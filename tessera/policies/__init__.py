@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from tessera.errors import unknown_name
+from tessera.errors import TesseraError, unknown_name
+from tessera.graph.files import SUFFIXES, load
 from tessera.graph.policy import Policy
+from tessera.imports import import_target
+
+Maker = Callable[..., Policy]
 
 
 def names() -> tuple[str, ...]:
@@ -15,8 +24,107 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
 
 
-def get(name: str, **options: Any) -> Policy:
-    """Return a policy by name; options (numbers of replicas and the like) go to the policy file's `policy`."""
+def maker(name: str) -> Maker:
+    """The function of a named policy; its arguments are the policy's options."""
     if name not in names():
         raise unknown_name("policy", name, names())
-    return importlib.import_module(f"tessera.policies.{name}").policy(**options)
+    return importlib.import_module(f"tessera.policies.{name}").policy
+
+
+def get(name: str, **options: Any) -> Policy:
+    """Return a policy by name; options (numbers of replicas and the like) go to the policy file's `policy`."""
+    function = maker(name)
+    _check_names(name, function, options)
+    return function(**options)
+
+
+def parse(text: str) -> Policy:
+    """Return the policy that a text names.
+
+    `central`, `central:workers=4,mode=async`, `path/to/file.json`, `file.toml`, `file.py:workers=4`,
+    `py:module.attribute` (a Policy, or a function that makes one).
+    """
+    name, given = split(text)
+    made = _find(name)
+    if isinstance(made, Policy):
+        if given:
+            raise TesseraError(f"policy {name!r} has no options, got {', '.join(given)}: leave them out")
+        return made
+    _check_names(name, made, given)
+    kinds = typing.get_type_hints(made)
+    values = {key: _convert(name, key, value, kinds.get(key, str)) for key, value in given.items()}
+    missing = [key for key, p in _parameters(made).items() if p.default is p.empty and key not in values]
+    if missing:
+        raise TesseraError(f"policy {name!r} needs {', '.join(f'{key}=…' for key in missing)}")
+    found = made(**values)
+    if not isinstance(found, Policy):
+        raise TesseraError(f"policy {name!r} gave {type(found).__name__} instead of a Policy")
+    return found
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """Take `name:option=value,option=value` apart."""
+    prefix = "py:" if text.startswith("py:") else ""
+    name, _, rest = text.removeprefix(prefix).partition(":")
+    given: dict[str, str] = {}
+    for pair in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key:
+            raise TesseraError(f"policy {prefix + name!r}: {pair!r} is not an option: write option=value")
+        if key in given:
+            raise TesseraError(f"policy {prefix + name!r}: option {key!r} is given twice")
+        given[key] = value
+    return prefix + name.strip(), given
+
+
+def options(function: Maker) -> dict[str, Any]:
+    """A policy's options and their defaults."""
+    return {key: p.default for key, p in _parameters(function).items()}
+
+
+def _parameters(function: Maker) -> dict[str, inspect.Parameter]:
+    """What a function takes by name."""
+    loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {key: p for key, p in inspect.signature(function).parameters.items() if p.kind not in loose}
+
+
+def _find(name: str) -> Policy | Maker:
+    if name.startswith("py:"):
+        found = import_target(name.removeprefix("py:"))
+    elif name.endswith(SUFFIXES) or "/" in name:
+        found = load(Path(name))
+    else:
+        found = maker(name)
+    if not isinstance(found, Policy) and (isinstance(found, type) or not callable(found)):
+        raise TesseraError(f"{name!r} is neither a Policy nor a function that makes one")
+    return found
+
+
+def _check_names(name: str, function: Maker, given: Mapping[str, Any]) -> None:
+    known = options(function)
+    if len(known) < len(inspect.signature(function).parameters):
+        return  # it takes whatever it is given
+    for key in given:
+        if key not in known:
+            there = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise TesseraError(f"{unknown_name(f'option of policy {name!r}:', key, known)} {there}")
+
+
+def _convert(name: str, key: str, value: str, wanted: Any) -> Any:
+    """Read a value by its option's type."""
+    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    for kind in kinds:
+        if kind is type(None) and value.lower() in ("none", "null"):
+            return None
+        if kind is bool and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+        if kind is str:
+            return value
+    words = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+    told = " or ".join(words.get(kind, str(kind)) for kind in kinds)
+    raise TesseraError(f"policy {name!r}: option {key}={value} must be {told}")

@@ -1,13 +1,26 @@
 """Actors play whole unrolls with their own copy of the params; one learner does the rest."""
 
-from tessera.graph.policy import Fragment, Policy
+from tessera.graph.policy import Cut, Fragment, Policy
 
 
-def policy(actors: int = 2) -> Policy:
-    """Experience is gathered once per unroll, params are sent to all `actors` once per update."""
+def policy(actors: int = 2, mode: str = "sync", first: int = 0, lag: int | None = None) -> Policy:
+    """Experience is gathered once per unroll, params are sent to all `actors` once per update.
+
+    `mode` is sync, async (the learner takes whatever has come, actors the newest params) or first (an update waits for
+    the first `first` actors only); `lag` is how many updates behind actors are, or under async may be at most.
+    """
+    cuts = {"params": Cut(lag=lag)} if lag is not None else {}
+    if mode == "async":
+        cuts = {"experience": Cut("async"), "params": Cut("async", lag)}
+    elif mode == "first":
+        waited = first or max(1, actors - 1)
+        cuts = {"experience": Cut("first", first=waited), "params": Cut("async", lag or 0)}
+    elif mode != "sync":
+        cuts = {"experience": Cut(mode)}  # the policy says which modes there are
     return Policy(
         name="single_learner_coarse",
         fragments=(Fragment("env act", replicas=actors), Fragment("store grad apply")),
-        summary="actors play whole unrolls, one learner updates; synchronous",
-        mirrors="MSRL DP-SingleLearnerCoarse, A2C, Acme",
+        cuts=cuts,
+        summary="actors play whole unrolls, one learner updates",
+        mirrors="MSRL DP-SingleLearnerCoarse, Acme, A2C (sync), IMPALA (async), Sebulba",
     )

@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from tessera.program.lowering import lowered
 from tessera.program.nodes import (
     HOST,
     REPORTS,
     SLOTS,
     TRACED,
     Collective,
+    Every,
     Node,
     Op,
     Recv,
@@ -46,8 +48,10 @@ def compile_program(
     return _compile(nodes, wanted, mesh)
 
 
-def _compile(nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None) -> tuple[Node, ...]:
-    """Merge traceable neighbours; `needed` are slots that the program around these nodes reads."""
+def _compile(
+    nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None, loop: Repeat | None = None
+) -> tuple[Node, ...]:
+    """Merge traceable neighbours; `needed` are slots that the program around these nodes reads, `loop` is over them."""
     runs = _runs(nodes)
     if len(runs) > 1:
         runs = [part for run in runs for part in _trim(run)]
@@ -56,12 +60,13 @@ def _compile(nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None)
         others = needed.union(*(effects(other)[0] for j, other in enumerate(runs) if j != k))
         if all(_traceable(n) for n in run) and any(_worth_compiling(n) for n in run):
             hosts = {s for j, other in enumerate(runs) if j != k for s in _host_reads(other)}
-            out.append(_segment(tuple(run), others, hosts, mesh))
+            out.append(_segment(tuple(run), others, hosts, mesh, loop))
             continue
         for node in run:
-            if isinstance(node, Repeat):
-                around = others | effects(node.body)[0] | set(node.stacks)
-                node = replace(node, body=_compile(node.body, frozenset(around), mesh))
+            if isinstance(node, Repeat | Every):
+                around = others | effects(node.body)[0] | set(getattr(node, "stacks", ()))
+                inner = node if isinstance(node, Repeat) else None
+                node = replace(node, body=_compile(node.body, frozenset(around), mesh, inner))
             out.append(node)
     return tuple(out)
 
@@ -108,14 +113,18 @@ def _host_reads(nodes: list[Node]) -> set[str]:
     """Slots that plain Python among `nodes` reads."""
     reads: set[str] = set()
     for node in nodes:
-        if isinstance(node, Repeat):
+        if isinstance(node, Every):
+            reads |= _host_reads(list(node.body))
+        elif isinstance(node, Repeat):
             reads |= set() if _traceable(node) else _host_reads(list(node.body)) | set(node.stacks)
         elif isinstance(node, Op) and node.kind != TRACED:
             reads |= set(node.reads)
     return reads
 
 
-def _segment(nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], mesh: Mesh | None) -> Segment:
+def _segment(
+    nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], mesh: Mesh | None, loop: Repeat | None
+) -> Segment:
     reads, writes = effects(nodes)
     kept = sorted(w for w in writes if w in others or w in REPORTS or (w in SLOTS and SLOTS[w].persistent))
     donated = tuple(w for w in kept if w in reads)
@@ -135,7 +144,9 @@ def _segment(nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], m
         function = _spread(run, donated, plain, fresh, mesh)
     # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
-    return Segment(nodes, jax.jit(function, donate_argnums=0), plain, donated, fetched)
+    compiled = jax.jit(function, donate_argnums=0)
+    both = lowered(compiled, nodes, fetched, loop) if mesh is None else None
+    return Segment(nodes, compiled, plain, donated, fetched) if both is None else Segment(nodes, both, plain, donated)
 
 
 def _reported(slot: str, value: Any) -> Any:
@@ -171,7 +182,7 @@ def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozense
             case Repeat():
                 wanted = live | effects(nodes[i + 1 :])[0]
                 (_loop if node.count is None else _scan)(node, slots, frozenset(wanted))
-            case Send() | Recv() | Segment():
+            case Send() | Recv() | Segment() | Every():
                 raise TypeError(f"cannot be traced: {node}")
     return slots
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -9,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.program.nodes import REPORTS, SLOTS, Collective, Node, Op, Recv, Repeat, Segment, Send
+from tessera.program.lowering import fetch
+from tessera.program.nodes import REPORTS, SLOTS, Collective, Every, Node, Op, Recv, Repeat, Segment, Send, effects
 
 Slots = dict[str, Any]
 
@@ -24,27 +26,46 @@ class Port(Protocol):
         """Take what has arrived: (whether it has, the value)."""
 
 
-def drive(nodes: tuple[Node, ...], slots: Slots, port: Port) -> Iterator[None]:
-    """Run nodes on `slots`, in place; yield wherever an exchange has to wait."""
+class Timeline(Protocol):
+    """Where it is noted what happened when."""
+
+    def span(self, node: Node, begin: float) -> None:
+        """Note what a node did from `begin`, by the monotonic clock, until now."""
+
+
+def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline | None = None) -> Iterator[Node]:
+    """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn."""
     for node in nodes:
+        begin = time.monotonic() if timeline is not None else 0.0
         match node:
             case Segment():
                 call(node, slots)
+                if timeline is not None:  # what a timeline shows has happened
+                    jax.block_until_ready([slots[s] for s in effects(node.nodes)[1] if s in slots])
             case Op():
                 slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads)), strict=True))
             case Send():
                 while not port.send(node.channel, slots[node.slot]):
-                    yield
+                    yield node
+                    begin = time.monotonic() if timeline is not None else 0.0
             case Recv():
                 arrived, value = port.receive(node.channel)
                 while not arrived:
-                    yield
+                    yield node
+                    begin = time.monotonic() if timeline is not None else 0.0
                     arrived, value = port.receive(node.channel)
                 slots[node.slot] = value
             case Repeat():
-                yield from _repeat(node, slots, port)
+                yield from _repeat(node, slots, port, timeline)
+                continue
+            case Every():
+                if int(slots["update_clock"]) % node.count == 0:
+                    yield from drive(node.body, slots, port, timeline)
+                continue
             case Collective():
                 raise TypeError(f"a collective outside of a segment: {node}")
+        if timeline is not None:
+            timeline.span(node, begin)
 
 
 def call(segment: Segment, slots: Slots) -> None:
@@ -52,20 +73,22 @@ def call(segment: Segment, slots: Slots) -> None:
     gone = {s: slots.pop(s) for s in segment.donated}
     replaced, fresh = segment.function(gone, {s: slots[s] for s in segment.reads})
     if segment.fetched:
-        fresh.update(jax.device_get({s: fresh[s] for s in segment.fetched}))
+        fresh.update(fetch({s: fresh[s] for s in segment.fetched}))
     slots.update(replaced)
     slots.update(fresh)
 
 
-def _repeat(node: Repeat, slots: Slots, port: Port) -> Iterator[None]:
+def _repeat(node: Repeat, slots: Slots, port: Port, timeline: Timeline | None) -> Iterator[Node]:
     count = int(slots["count"]) if node.count is None else node.count
     stacks: dict[str, list[Any]] = {out: [] for s, out in node.stacks.items()}
     for step in range(count):
         slots[node.index] = np.int32(step)
-        yield from drive(node.body, slots, port)
+        yield from drive(node.body, slots, port, timeline)
         for s, out in node.stacks.items():
             if s in slots:
                 stacks[out].append(slots.pop(s))
+        if node.count is None:
+            yield node
     slots.pop(node.index, None)
     for out, values in stacks.items():
         if values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from tessera.algorithms.base import Algorithm, Clock, State, Transition
 from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
 from tessera.program.compile import partition
+from tessera.program.exchange import shards_of
 from tessera.program.keys import derive, root_key
 from tessera.program.training import Training, acting, over_envs, published
 
@@ -27,16 +29,40 @@ def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:
 def initial_slots(
     training: Training, plan: Plan, index: int, replica: int, seed: int, horizon: int, mesh: Mesh | None
 ) -> dict[str, Any]:
-    """Make the slots of one replica, all arrays in one compiled call."""
+    """Make the slots of one replica."""
+    make, learned, ids = _maker(training, plan, index, replica)
+    root = root_key(seed)
+    state = _starter(training.algorithm, mesh)(root, np.int32(horizon))
+    arguments = (root, learned, ids, state)
+    slots = jax.jit(make, out_shardings=_shardings(make, arguments, mesh))(*arguments)
+    env = training.env
+    if "env" in plan.fragments[index].operators and isinstance(env, HostEnvironment):
+        slots |= {"env_state": env.open(ids, seed), "env_clock": np.int32(0)}
+    return slots
+
+
+def initial_shapes(training: Training, plan: Plan, index: int, replica: int) -> dict[str, Any]:
+    """Shapes and dtypes of a replica's first slots, without making them; host environments are left out."""
+    make, learned, ids = _maker(training, plan, index, replica)
+    root = jax.random.key(0)
+    state = jax.eval_shape(lambda key: initial_state(training.algorithm, key, 1), root)
+    return jax.eval_shape(make, root, learned, ids, state)
+
+
+def _maker(
+    training: Training, plan: Plan, index: int, replica: int
+) -> tuple[Callable[..., dict[str, Any]], np.ndarray, np.ndarray]:
+    """Give the traceable function that makes a replica's slots, and the groups and environments it holds."""
     algorithm, env = training.algorithm, training.env
     placed = plan.fragments[index]
     operators = placed.operators
-    groups = np.asarray(placed.groups[replica], np.int32)
+    groups = np.asarray(placed.held("env")[replica], np.int32)
+    learned = np.asarray(placed.held("grad")[replica], np.int32)
     size = plan.envs_per_group
     ids = groups[:, None] * size + np.arange(size, dtype=np.int32)
 
-    def make(root: jax.Array, group_ids: Any, ids: Any, horizon: Any) -> dict[str, Any]:
-        state = initial_state(algorithm, root, horizon)
+    def make(root: jax.Array, group_ids: Any, ids: Any, state: State) -> dict[str, Any]:
+        state = jax.tree.map(jnp.copy, state)  # buffers of its own, since programs reuse what they are given
         slots = {"root": root, "group_ids": group_ids, "ids": ids}
         clocks = {"env": "env_clock", "act": "act_clock", "store": "store_clock", "grad": "grad_clock"}
         slots |= {clock: jnp.int32(0) for operator, clock in clocks.items() if operator in operators}
@@ -45,29 +71,60 @@ def initial_slots(
             slots["acting"] = acting(published(state))
             if training.lag:
                 slots["acting_queue"] = (slots["acting"],) * training.lag
-        store = algorithm.store.split(plan.groups)
+        store = algorithm.store.split(training.groups)
         if "store" in operators and store.persistent:
             experience = experience_shape(algorithm, env)
             steps = jax.tree.leaves(experience.rows)[0].shape[0]
             row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), experience.rows)
             slots["buffer"] = jax.vmap(lambda _: store.init(row, steps * size))(group_ids)
+        if "grad" in operators and training.threshold:
+            slots["residual"] = jax.tree.map(jnp.zeros_like, state.params)
         if "apply" in operators:
-            slots["state"] = state
+            slots |= {"state": state, "tensors": ()}
+            if placed.sharded:
+                shards = shards_of(algorithm, placed.replicas)
+                mine = algorithm.start(shards.traced_part(state.params, replica))
+                slots |= {"state": mine._replace(clock=state.clock), "tensors": shards.tensors(replica)}
+            if training.every > 1:
+                slots["update_clock"] = jnp.int32(0)
         elif "grad" in operators:
             slots["view"] = published(state)
         return slots
 
-    arguments = (root_key(seed), groups, ids, np.int32(horizon))
-    slots = jax.jit(make, out_shardings=_shardings(make, arguments, mesh))(*arguments)
-    if "env" in operators and isinstance(env, HostEnvironment):
-        slots |= {"env_state": env.open(ids, seed), "env_clock": np.int32(0)}
-    return slots
+    return make, learned, ids
+
+
+def _starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
+    """A compiled function that makes the state: the most of what there is to compile, and the same for all replicas."""
+    try:
+        return _compiled_starter(algorithm, mesh)
+    except TypeError:  # a field of the algorithm cannot be hashed
+        return _compiled_starter.__wrapped__(algorithm, mesh)
+
+
+@cache
+def _compiled_starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
+    where = NamedSharding(mesh, partition("state")) if mesh else None
+    return jax.jit(partial(initial_state, algorithm), out_shardings=where)
 
 
 def _shardings(make: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], mesh: Mesh | None) -> Any:
     if mesh is None:
         return None
     return {slot: NamedSharding(mesh, partition(slot)) for slot in jax.eval_shape(make, *arguments)}
+
+
+def clocks_at(training: Training, update: int) -> dict[str, np.int32]:
+    """What every operator's clock shows when `update` updates are over."""
+    s = training.algorithm.schedule
+    played = (s.warmup + update) * s.unroll
+    clocks = {
+        "env_clock": played,
+        "act_clock": played,
+        "store_clock": update * s.draws,
+        "grad_clock": update * s.applies,
+    }
+    return {name: np.int32(value) for name, value in {**clocks, "update_clock": update}.items()}
 
 
 def timestep_shape(env: Environment) -> Timestep:
@@ -88,9 +145,9 @@ def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
         memory = algorithm.ready(view, algorithm.memory(jnp.int32(0)), key)
         action, memory, extras = algorithm.act(view, memory, timestep._replace(final=None), key)
         end = (timestep.reward, timestep.terminated, timestep.truncated, timestep.final, timestep.valid)
-        one = Transition(timestep.observation, action, extras, *end)
+        one = Transition(timestep.observation, action, extras, *end, version=jnp.int32(0))
         unroll = algorithm.schedule.unroll
         trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (unroll, *jnp.shape(x))), one)
-        return algorithm.digest(view, memory, trajectory)[0]
+        return algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)
 
     return jax.eval_shape(play, jax.random.key(0), timestep_shape(env))

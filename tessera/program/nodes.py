@@ -42,6 +42,14 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class Every:
+    """Nodes that run at every `count`-th update only, by the clock of updates."""
+
+    count: int
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Send:
     """Hand a slot to a channel."""
 
@@ -80,7 +88,7 @@ class Segment:
     """Slots that it writes and that are wanted as NumPy arrays next."""
 
 
-Node = Op | Repeat | Send | Recv | Collective | Segment
+Node = Op | Repeat | Every | Send | Recv | Collective | Segment
 
 
 class Slot(NamedTuple):
@@ -133,6 +141,12 @@ SLOTS: dict[str, Slot] = {
     "grad_clock": Slot("copy", persistent=True),
     "gradients": Slot("copy"),
     "squares": Slot("copy"),
+    "tensors": Slot("copy"),
+    "residual": Slot("copy"),
+    "lags": Slot("copy"),
+    "base": Slot("copy"),
+    "updates": Slot("copy"),
+    "update_clock": Slot("copy", persistent=True),
     "metrics": Slot("copy"),
     "view": Slot("copy", persistent=True),
     "state": Slot("copy", persistent=True),
@@ -143,7 +157,7 @@ SLOTS: dict[str, Slot] = {
 
 # loops' indices, and what loops stack of the slots above
 SLOTS |= {index: Slot("copy") for index in ("w", "u", "t", "d", "e", "m")}
-SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares") for loop in ("m", "e", "d")}
+SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares", "lags") for loop in ("m", "e", "d")}
 
 REPORTS: tuple[str, ...] = tuple(name for name, slot in SLOTS.items() if slot.layout == "report")
 
@@ -167,6 +181,8 @@ def _effects_of(node: Node) -> tuple[set[str], set[str]]:
             reads, writes = effects(node.body)
             counted = {"count"} if node.count is None else set()
             return (reads - {node.index}) | counted, writes | set(node.stacks.values())
+        case Every():
+            return effects(node.body)[0] | {"update_clock"}, effects(node.body)[1]
         case Send():
             return {node.slot}, set()
         case Recv():

@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
-from tessera.program.nodes import Collective, Node, Op, Recv, Repeat, Send
+from tessera.program.nodes import Collective, Every, Node, Op, Recv, Repeat, Send
 from tessera.program.training import published
 
 
@@ -15,7 +15,7 @@ def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]
     """Return the part of the program that fragment `index` runs; exchanges stand where the producer stood."""
     out: list[Node] = []
     for node in nodes:
-        if isinstance(node, Repeat):
+        if isinstance(node, Repeat | Every):
             body = project(node.body, plan, index)
             if body:
                 out.append(replace(node, body=body))
@@ -75,6 +75,6 @@ def _reduction(slot: str) -> str | None:
     if slot == "metrics":
         return "mean"
     for stream in STREAMS:
-        if stream.slot == slot and stream.made != stream.wanted:
+        if stream.slot == slot and stream.made in ("groups", "partial") and stream.made != stream.wanted:
             return "mean" if stream.made == "partial" else "gather"
     return None

@@ -14,35 +14,12 @@ import numpy as np
 from tessera.algorithms.base import Algorithm, State, Transition, View
 from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
 from tessera.errors import TesseraError
+from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
+from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
+from tessera.program.exchange import Alone, Tensors, adopted, carried, difference, values_of
 from tessera.program.keys import derive, derive_each
-from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat
-
-
-class Episode(NamedTuple):
-    """What each environment has earned since its episode began."""
-
-    total: Any
-    length: Any
-
-
-class Played(NamedTuple):
-    """One step as episodes see it."""
-
-    done: Any
-    total: Any
-    length: Any
-    valid: Any
-
-
-class Tally(NamedTuple):
-    """Episodes that ended within an unroll, and the steps that count; per environment, then over a replica's."""
-
-    episodes: Any
-    return_sum: Any
-    length_sum: Any
-    steps: Any
-    """While an unroll is under way None where every step counts."""
+from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
 
 
 class Learned(NamedTuple):
@@ -50,6 +27,9 @@ class Learned(NamedTuple):
 
     mean: Any
     broken_at: Any
+    lag_mean: Any
+    """By how many updates the params that samples were made with trail behind those that learn from them."""
+    lag_max: Any
 
 
 class Guard(NamedTuple):
@@ -101,6 +81,16 @@ class Training:
     """Updates by which `act` trails behind within a fragment; where params cross a channel, the channel lags."""
     greedy: bool = False
     """For evaluation: act without exploring."""
+    solo: bool = False
+    """Whether each gradient is applied by itself and not in a mean, so that it brings its own norm."""
+    threshold: float = 0.0
+    """What gradients are rounded to before they are sent, with the rest kept for later; 0: not rounded."""
+    exchange: str = ""
+    """How peers join their updates: mean, shared, or not at all."""
+    every: int = 1
+    """Updates between two exchanges."""
+    carries: str = "state"
+    """What peers exchange: state or params."""
 
     def start(self) -> tuple[Node, ...]:
         """What runs once, before the first update."""
@@ -110,7 +100,8 @@ class Training:
 
     def updates(self) -> tuple[Node, ...]:
         """The updates, as many as the engine asks for."""
-        body = (*self.collect(), self.learn(), *self.publish())
+        before, after = self._peers()
+        body = (*before, *self.collect(), self.learn(), *after, *self.publish())
         reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
         return (Repeat("u", None, body, reports),)
 
@@ -127,7 +118,13 @@ class Training:
             return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
 
         def digest(view: View, memory: Any, trajectory: Transition) -> tuple[Any, Any]:
-            return over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)(memory, trajectory)
+            version = jnp.broadcast_to(view.clock.applies, trajectory.reward.shape)
+            function = over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)
+            experience, memory = function(memory, trajectory._replace(version=version))
+            rows = jax.tree.leaves(experience.rows)[0].shape[:3]
+            if experience.version is None and rows == version.shape:
+                experience = experience._replace(version=version)
+            return experience, memory
 
         store = algorithm.store.split(self.groups)
         begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
@@ -167,8 +164,13 @@ class Training:
             order = jax.vmap(lambda k: permutation(k, rows))(derive_each(root, "shuffle", clock, ids))
             return (order.reshape(order.shape[0], s.minibatches, -1),)
 
+        def lags(view: View, samples: Any) -> tuple[Any]:
+            version = jnp.zeros((), jnp.int32) if samples.version is None else samples.version
+            behind = (view.clock.applies - version) / s.applies
+            return (jnp.stack([behind.mean(), behind.max()]),)
+
         def absorb(state: State, summary: Any) -> tuple[State]:
-            return (algorithm.absorb(state, summary),)
+            return (algorithm.absorb(state, summary.summary if self.solo else summary),)
 
         epoch: tuple[Node, ...] = (
             Repeat("m", s.minibatches, self._minibatch(), {"metrics": "metrics_m", "squares": "squares_m"}),
@@ -177,39 +179,64 @@ class Training:
             epoch = (Op("grad", shuffle, ("batch", "root", "group_ids", "grad_clock"), ("order",)), *epoch)
         absorbing: tuple[Node, ...] = ()
         if algorithm.absorbs:
-            absorbing = (Op("apply", absorb, ("state", "summary"), ("state",)), self._view())
+            told = "gradients" if self.solo else "summary"
+            absorbing = (Op("apply", absorb, ("state", told), ("state",)), self._view())
         buffer = "buffer" if store.persistent else "handed"
         body = (
             Op("store", sample, (buffer, "root", "group_ids", "store_clock"), ("samples", "store_clock")),
+            Op("grad", lags, ("view", "samples"), ("lags",)),
             Op("grad", prepare, ("view", "samples"), ("batch", "summary")),
             Repeat("e", s.epochs, epoch, {"metrics_m": "metrics_e", "squares_m": "squares_e"}),
             *absorbing,
         )
-        return Repeat("d", s.draws, body, {"metrics_e": "metrics_d", "squares_e": "squares_d"})
+        stacks = {"metrics_e": "metrics_d", "squares_e": "squares_d", "lags": "lags_d"}
+        return Repeat("d", s.draws, body, stacks)
 
     def publish(self) -> tuple[Node, ...]:
         """The end of an update: params to `act`, and what the driver wants to know."""
 
-        def report(metrics: Any) -> tuple[Learned]:
+        def report(metrics: Any, lags: jax.Array) -> tuple[Learned]:
             broken_at = jax.tree.map(lambda x: first_broken(x.reshape(-1)), metrics)
-            return (Learned(jax.tree.map(jnp.mean, metrics), broken_at),)
+            return (Learned(jax.tree.map(jnp.mean, metrics), broken_at, lags[:, 0].mean(), lags[:, 1].max()),)
 
-        def guard(state: State, squares: jax.Array) -> tuple[Guard]:
+        def guard(state: State, squares: jax.Array, tensors: Any) -> tuple[Guard]:
             squares = squares.reshape(-1, squares.shape[-1])
-            return (Guard(squares.sum(0), first_broken(squares), squared_sums(state.params)),)
+            return (Guard(squares.sum(0), first_broken(squares), squared_sums(state.params, tensors)),)
 
         def deliver(view: View, queue: tuple[View, ...]) -> tuple[View, tuple[View, ...]]:
             return queue[0], (*queue[1:], view)
 
         reports = (
-            Op("grad", report, ("metrics_d",), ("report_grad",)),
-            Op("apply", guard, ("state", "squares_d"), ("report_apply",)),
+            Op("grad", report, ("metrics_d", "lags_d"), ("report_grad",)),
+            Op("apply", guard, ("state", "squares_d", "tensors"), ("report_apply",)),
         )
         fresh = "published" if self.lag else "acting"
         nodes = (*reports, Op("apply", lambda view: (acting(view),), ("view",), (fresh,), floating=True))
         if not self.lag:
             return nodes
         return (*nodes, Op("act", deliver, ("published", "acting_queue"), ("acting", "acting_queue"), WIRING))
+
+    def _peers(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """What peers do before and after they learn, where each has params of its own: join them now and then."""
+        carries = self.carries
+        if not self.exchange:
+            return (), ()
+
+        def adopt(state: State, updates: Any) -> tuple[State]:
+            return (adopted(state, updates, carries),)
+
+        taking = Op("apply", adopt, ("state", "updates"), ("state",))
+        if self.exchange == "shared":  # what is added to the one memory is by how much this update moved the state
+            begin = Op("apply", lambda state: (carried(state, carries),), ("state",), ("base",))
+            offer = Op(
+                "apply", lambda state, base: (difference(state, base, carries),), ("state", "base"), ("updates",)
+            )
+            return (begin,), (offer, taking)
+        offer = Op("apply", lambda state: (carried(state, carries, target=True),), ("state",), ("updates",))
+        if self.every == 1:
+            return (), (offer, taking)
+        tick = Op("apply", lambda clock: (np.int32(clock + 1),), ("update_clock",), ("update_clock",), HOST)
+        return (), (tick, Every(self.every, (offer, taking)))
 
     def _step_nodes(self) -> tuple[Node, ...]:
         algorithm = self.algorithm
@@ -319,10 +346,16 @@ class Training:
         algorithm, s = self.algorithm, self.algorithm.schedule
         store = algorithm.store.split(self.groups)
 
-        def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *where: Any) -> tuple[Any, ...]:
-            picked = pick(batch, where[0][:, where[1]]) if where else jax.tree.map(flat_rows, batch)
+        def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *more: Any) -> tuple[Any, ...]:
+            picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
             gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
-            return gradients, feedback.metrics, feedback.priorities, clock + 1
+            if self.solo:
+                gradients = Alone(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
+            told = (gradients, feedback.metrics, feedback.priorities, clock + 1)
+            if not self.threshold:
+                return told
+            sent, residual = threshold_code(gradients, more[-1], self.threshold)
+            return sent, *told[1:], residual
 
         def address(samples: Any, rows: jax.Array) -> tuple[Any]:
             return ((samples.index, rows.reshape(samples.index.shape)),)
@@ -330,8 +363,12 @@ class Training:
         def refresh(buffer: Any, priorities: Any) -> tuple[Any]:
             return (jax.vmap(store.update)(buffer, *priorities),)
 
+        def squares(gradients: Any, tensors: Any) -> tuple[jax.Array]:
+            alone = isinstance(gradients, Alone)
+            return (gradients.squares if alone else squared_sums(gradients, tensors),)
+
         def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
-            state = algorithm.apply(state, gradients, jnp.sqrt(squares.sum()))
+            state = algorithm.apply(state, values_of(gradients), jnp.sqrt(squares.sum()))
             return (state._replace(clock=state.clock._replace(applies=state.clock.applies + 1)),)
 
         feed: tuple[Node, ...] = ()
@@ -341,58 +378,21 @@ class Training:
                 Op("store", refresh, ("buffer", "priorities"), ("buffer",)),
             )
         where = ("order", "m") if s.minibatches > 1 else ()
-        reads = ("view", "batch", "summary", "root", "grad_clock", *where)
+        kept = ("residual",) if self.threshold else ()
+        reads = ("view", "batch", "summary", "root", "grad_clock", *where, *kept)
         return (
-            Op("grad", gradient, reads, ("gradients", "metrics", "row_priorities", "grad_clock")),
+            Op("grad", gradient, reads, ("gradients", "metrics", "row_priorities", "grad_clock", *kept)),
             *feed,
-            Op("apply", lambda g: (squared_sums(g),), ("gradients",), ("squares",)),
+            Op("apply", squares, ("gradients", "tensors"), ("squares",)),
             Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
             self._view(),
         )
 
 
-def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Played]:
-    """Add one step to the running episodes; `xp` is NumPy or jax.numpy."""
-    counted = 1 if timestep.valid is None else timestep.valid
-    total, length = episode.total + timestep.reward * counted, episode.length + counted
-    done = timestep.terminated | timestep.truncated
-    fresh = Episode(xp.where(done, 0, total).astype(total.dtype), xp.where(done, 0, length).astype(xp.int32))
-    return fresh, Played(done, total, length.astype(xp.int32), timestep.valid)
-
-
-def no_episode(reward: Any, xp: Any) -> Episode:
-    """Nothing earned yet, for environments shaped like `reward`."""
-    return Episode(xp.zeros_like(reward), xp.zeros(reward.shape, xp.int32))
-
-
-def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:
-    """Nothing counted yet, for each environment."""
-    none = (episode.length * 0).astype(np.int32)
-    return (Tally(none, none.astype(episode.total.dtype), none, none if masks else None),)
-
-
-def count(tally: Tally, played: Played) -> tuple[Tally]:
-    """Count one step of each environment."""
-    xp = np if isinstance(played.done, np.ndarray) else jnp
-    return (
-        Tally(
-            tally.episodes + played.done,
-            tally.return_sum + xp.where(played.done, played.total, 0),
-            tally.length_sum + xp.where(played.done, played.length, 0),
-            None if played.valid is None else tally.steps + played.valid,
-        ),
-    )
-
-
-def total(tally: Tally, steps: int) -> tuple[Tally]:
-    """Sum over environments after an unroll of `steps`."""
-    if tally.steps is None:
-        tally = tally._replace(steps=jnp.full(tally.episodes.shape, steps, jnp.int32))
-    return (jax.tree.map(jnp.sum, tally),)
-
-
-def squared_sums(tree: Any) -> jax.Array:
-    """Sum of squares of each tensor, [tensors]."""
+def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:
+    """Sum of squares of each tensor, [tensors]; of a flat range, whose elements' tensors are given, its part of it."""
+    if isinstance(tensors, Tensors):
+        return jnp.zeros(tensors.names.shape, tree.dtype).at[tensors.ids].add(jnp.square(tree), mode="drop")
     return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
 
 

@@ -15,6 +15,8 @@ class Experience(NamedTuple):
     """[T, n] False for rows that must not be learned from; None if all may."""
     priority: jax.Array | None = None
     """[T, n] first priorities, where the actor computes them; None: new rows get the largest priority so far."""
+    version: jax.Array | None = None
+    """[T, n] version of the params that each row was made with, in gradients applied; None: not known."""
 
 
 class Sample(NamedTuple):
@@ -26,6 +28,8 @@ class Sample(NamedTuple):
     """[batch] importance weights of a prioritised replay, before normalisation: 1 / (filled * probability)."""
     index: jax.Array | None = None  # type: ignore[assignment]
     """[batch] where the rows lie in the buffer; what new priorities are addressed to."""
+    version: jax.Array | None = None
+    """Version of the params that each row was made with; shaped like the rows' leading axes."""
 
 
 class Store:

@@ -25,17 +25,17 @@ class Queue(Store):
         return ()
 
     def put(self, buffer: Any, experience: Experience) -> Any:
-        """Return the experience's rows [T, n, ...]; what the buffer held before is gone.
+        """Return the sample to be drawn, rows [T, n, ...]; what the buffer held before is gone.
 
         `valid` is not kept: rows that an on-policy algorithm must not learn from are marked in its rows.
         """
         del buffer
-        return experience.rows
+        return Sample(rows=experience.rows, version=experience.version)
 
     def sample(self, buffer: Any, key: jax.Array) -> Sample:
         """Return all rows of the last unroll, [T, n, ...]."""
         del key
-        return Sample(rows=buffer)
+        return buffer
 
     def update(self, buffer: Any, index: jax.Array, priority: jax.Array) -> Any:
         """Return the buffer as it is: a queue has no priorities."""

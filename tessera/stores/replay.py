@@ -42,6 +42,8 @@ class ReplayBuffer(NamedTuple):
     """Levels of the sum tree from the slots up, float32; () if not prioritised."""
     largest: jax.Array
     """float32: the largest priority so far, for new rows."""
+    version: jax.Array
+    """int32 [capacity]: version of the params that each row was made with."""
 
 
 def _level_sizes(capacity: int) -> list[int]:
@@ -77,7 +79,7 @@ def _set_range(tree: Tree, start: jax.Array, values: jax.Array) -> Tree:
         # One more family than fits, as the range may begin inside one; summing a few others afresh does no harm.
         count = min(count // _FANOUT + 2, children.shape[0])
         start = jnp.minimum(start // _FANOUT, children.shape[0] - count)
-        sums = jnp.sum(jax.lax.dynamic_slice(children, (start, 0), (count, _FANOUT)), axis=1)
+        sums = jnp.sum(jax.lax.dynamic_slice(children, (start, jnp.zeros_like(start)), (count, _FANOUT)), axis=1)
         levels.append(jax.lax.dynamic_update_slice(level, sums, (start,)))
     return tuple(levels)
 
@@ -144,7 +146,8 @@ class Replay(Store):
         tree = tuple(jnp.zeros((size,), jnp.float32) for size in sizes)
         # Two zeros, not one twice: a buffer may be donated, and an array can be given away only once.
         head, filled = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-        return ReplayBuffer(rows, head, filled, tree, jnp.ones((), jnp.float32))
+        version = jnp.zeros((capacity,), jnp.int32)
+        return ReplayBuffer(rows, head, filled, tree, jnp.ones((), jnp.float32), version)
 
     def put(self, buffer: ReplayBuffer, experience: Experience) -> ReplayBuffer:
         """Return the buffer with the rows [T, n, ...] in it, in order, over the oldest ones; invalid ones are left out.
@@ -154,28 +157,32 @@ class Replay(Store):
         """
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), experience.rows)
         priority = None if experience.priority is None else experience.priority.reshape(-1)
+        made = jax.tree.leaves(rows)[0].shape[0]
+        version = jnp.zeros(made, jnp.int32) if experience.version is None else experience.version.reshape(-1)
         valid = None if experience.valid is None else experience.valid.reshape(-1).astype(bool)
-        count, capacity = (jax.tree.leaves(x)[0].shape[0] for x in (rows, buffer.rows))
+        count, capacity = made, buffer.version.shape[0]
         if count > capacity:
             raise ValueError(f"a put of {count} rows does not fit into {capacity} slots")
         if valid is None and capacity % count == 0:
-            return self._put_all(buffer, rows, priority)
-        return self._put_some(buffer, rows, priority, jnp.ones((count,), bool) if valid is None else valid)
+            return self._put_all(buffer, (rows, version), priority)
+        return self._put_some(buffer, (rows, version), priority, jnp.ones((count,), bool) if valid is None else valid)
 
     def _put_all(self, buffer: ReplayBuffer, rows: Any, priority: jax.Array | None) -> ReplayBuffer:
-        """Write one contiguous block: neither scatter nor wrap-around."""
-        count, capacity = (jax.tree.leaves(x)[0].shape[0] for x in (rows, buffer.rows))
+        """Write one contiguous block of (rows, versions): neither scatter nor wrap-around."""
+        count, capacity = rows[1].shape[0], buffer.version.shape[0]
 
         def write(all_rows: jax.Array, new: jax.Array) -> jax.Array:
-            start: list[Any] = [buffer.head] + [0] * (new.ndim - 1)
+            start = [buffer.head] + [jnp.zeros_like(buffer.head)] * (new.ndim - 1)
             return jax.lax.dynamic_update_slice(all_rows, new.astype(all_rows.dtype), start)
 
         tree, largest = buffer.tree, buffer.largest
         if self.prioritised:
             first = self._first_priority(buffer, priority, count)
             tree, largest = _set_range(tree, buffer.head, self._entry(first)), self._larger(largest, first)
+        stored, version = jax.tree.map(write, (buffer.rows, buffer.version), rows)
         return ReplayBuffer(
-            rows=jax.tree.map(write, buffer.rows, rows),
+            rows=stored,
+            version=version,
             head=(buffer.head + count) % capacity,
             filled=jnp.minimum(buffer.filled + count, capacity),
             tree=tree,
@@ -183,8 +190,8 @@ class Replay(Store):
         )
 
     def _put_some(self, buffer: ReplayBuffer, rows: Any, priority: jax.Array | None, valid: jax.Array) -> ReplayBuffer:
-        """Write the valid rows to the next slots, around the end if need be."""
-        count, capacity = (jax.tree.leaves(x)[0].shape[0] for x in (rows, buffer.rows))
+        """Write the valid ones of (rows, versions) to the next slots, around the end if need be."""
+        count, capacity = rows[1].shape[0], buffer.version.shape[0]
         before = jnp.cumsum(valid.astype(jnp.int32)) - 1
         # Rows to leave out are sent to a slot that no level has, and dropped on the way.
         nowhere = jnp.iinfo(jnp.int32).max
@@ -195,12 +202,14 @@ class Replay(Store):
             first = self._first_priority(buffer, priority, count)
             tree = _set_slots(tree, slot, self._entry(first))
             largest = self._larger(largest, jnp.where(valid, first, 0))
+        stored, version = jax.tree.map(
+            lambda all_rows, new: all_rows.at[slot].set(new.astype(all_rows.dtype), mode="drop"),
+            (buffer.rows, buffer.version),
+            rows,
+        )
         return ReplayBuffer(
-            rows=jax.tree.map(
-                lambda all_rows, new: all_rows.at[slot].set(new.astype(all_rows.dtype), mode="drop"),
-                buffer.rows,
-                rows,
-            ),
+            rows=stored,
+            version=version,
             head=(buffer.head + kept) % capacity,
             filled=jnp.minimum(buffer.filled + kept, capacity),
             tree=tree,
@@ -220,8 +229,8 @@ class Replay(Store):
         else:
             index = jax.random.randint(key, (self.batch,), 0, jnp.maximum(buffer.filled, 1), jnp.int32)
             weight = None
-        rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), buffer.rows)
-        return Sample(rows, weight, index if self.prioritised else None)
+        rows, version = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), (buffer.rows, buffer.version))
+        return Sample(rows, weight, index if self.prioritised else None, version)
 
     def update(self, buffer: ReplayBuffer, index: jax.Array, priority: jax.Array) -> ReplayBuffer:
         """Return the buffer with `priority` [B] at the slots `index` [B]; one of them where a slot appears twice.

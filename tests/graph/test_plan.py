@@ -127,6 +127,103 @@ def test_replicas_of_grad_average_gradients_and_gather_summaries_among_themselve
     assert cut(Policy("multi", (Fragment(ALL, 3),))) == {("summary", 0, 0, "gather"), ("gradients", 0, 0, "mean")}
 
 
+def disciplines(text: str, needs: Needs = QUEUE) -> dict[str, tuple[str, str, int | None]]:
+    """How each channel of a plan behaves: slot -> (kind, mode, bound)."""
+    plan = make_plan(policies.parse(text), needs, 16)
+    return {c.slot: (c.kind, c.mode, c.bound) for c in plan.channels}
+
+
+def test_a_server_of_several_shards_scatters_gradients_joins_params_and_sums_norms():
+    assert cut(policies.parse("central:workers=2,shards=3")) == {
+        ("summary", 0, 0, "gather"),
+        ("gradients", 0, 1, "scatter"),
+        ("squares", 1, 1, "sum"),
+        ("view", 1, 0, "join"),
+    }
+
+
+def test_a_gradient_that_is_applied_by_itself_brings_its_norm_and_its_summary():
+    absorbs = dataclasses.replace(QUEUE, absorbs=True)
+    assert disciplines("central:workers=2,shards=3,mode=async,lag=2", absorbs) == {
+        "gradients": ("queue", "async", 2),
+        "view": ("register", "async", 2),
+    }
+
+
+def test_async_actors_fill_a_queue_and_read_a_register():
+    assert disciplines("single_learner_coarse:mode=async") == {
+        "experience": ("queue", "async", None),
+        "acting": ("register", "async", None),
+    }
+
+
+def test_peers_exchange_through_collectives_or_one_memory():
+    assert disciplines("averaging") == {"updates": ("collective", "sync", None)}
+    assert disciplines("hogwild") == {"updates": ("shared", "sync", None)}
+    assert disciplines("mirrored") == {"experience": ("collective", "sync", None)}
+    assert disciplines("decentralised") == {"gradients": ("collective", "async", 1)}
+    assert set(disciplines("decentralised:lag=0")) == {"gradients", "summary"}
+
+
+@pytest.mark.parametrize("name", ["averaging", "hogwild", "mirrored", "decentralised", "multi_learner"])
+def test_a_peer_without_peers_exchanges_nothing(name):
+    policy = policies.get(name, **{"learners" if name == "multi_learner" else "workers": 1})
+    plan = make_plan(policy, REPLAY, 16)
+    assert plan.channels == ()
+    assert plan.exchange == ""
+
+
+def test_mirrored_replicas_play_their_own_groups_and_learn_from_all():
+    (placed,) = make_plan(policies.get("mirrored", workers=2), QUEUE, 16).fragments
+    assert placed.held("act") == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert placed.held("grad") == (tuple(range(8)),) * 2
+
+
+def test_waiting_for_the_first_few_actors_makes_updates_of_their_share():
+    waiting = policies.parse("single_learner_coarse:actors=4,mode=first,first=3")
+    plan = make_plan(waiting, QUEUE, 16)
+    assert (plan.groups, plan.batches, plan.envs_per_update) == (8, 6, 12)
+    assert make_plan(waiting, dataclasses.replace(REPLAY, batch=15), 16).groups == 4
+    with pytest.raises(TesseraError, match="a draw of 32 rows cannot be dealt .* to wait for 3 of 4 actors"):
+        make_plan(waiting, REPLAY, 16)
+
+
+def test_a_gradient_applied_by_itself_learns_from_one_workers_environments():
+    assert make_plan(policies.parse("central:workers=4,mode=async"), QUEUE, 16).envs_per_update == 4
+    assert make_plan(policies.parse("central:workers=4"), QUEUE, 16).envs_per_update == 16
+
+
+def test_only_the_server_counts_updates_where_others_run_at_their_own_pace():
+    plan = make_plan(policies.get("gorila"), REPLAY, 16)
+    assert [plan.counted(i) for i in range(4)] == [False, False, False, True]
+    assert make_plan(policies.get("gorila", mode="sync"), REPLAY, 16).counted(0)
+
+
+def test_cores_that_there_are_not_are_refused_with_asked_and_available(monkeypatch):
+    monkeypatch.setattr("tessera.graph.plan.cores", lambda: 4)
+    fragments = (Fragment("env act", 3, cores=1), Fragment("store grad apply"))
+    placed = make_plan(Policy("p", fragments), QUEUE, 16).fragments
+    assert [(f.cores, f.threads) for f in placed] == [((1, 1, 1), 1), ((), 1)]
+    greedy = Policy("p", (Fragment("env act", 2, cores=2), Fragment("store grad apply")))
+    with pytest.raises(TesseraError, match=r"asks for 4 cores \(env\+act 4\), and 1 more replicas .*; available: 4"):
+        make_plan(greedy, QUEUE, 16)
+
+
+def test_replicas_that_share_a_process_are_batched():
+    fragments = (Fragment("env act", 4, processes=2), Fragment("store grad apply"))
+    actors = make_plan(Policy("p", fragments), QUEUE, 16).fragments[0]
+    assert (actors.replicas, actors.asked) == (2, 4)
+    assert actors.groups == deal(8, 2)
+
+
+def test_the_engine_is_local_where_there_are_several_replicas_and_as_asked():
+    assert make_plan(policies.get("fused", devices=1), QUEUE, 16).engine == "serial"
+    assert make_plan(policies.get("multi_learner"), QUEUE, 16).engine == "local"
+    assert make_plan(policies.get("multi_learner"), QUEUE, 16, engine="serial").engine == "serial"
+    with pytest.raises(TesseraError, match="unknown engine 'seral': did you mean 'serial'"):
+        make_plan(policies.get("fused"), QUEUE, 16, engine="seral")
+
+
 def test_layouts_and_replicas_decide_every_route():
     by = {(s.slot, s.target): s for s in STREAMS}
     assert route(by["timesteps", "act"], 2, 2, together=True) is None

@@ -1,4 +1,7 @@
-"""For one seed, every synchronous policy gives what `fused` on one device gives (law 2)."""
+"""For one seed, every synchronous policy gives what `fused` on one device gives (law 2): devices, uneven shares, hosts.
+
+The matrix of algorithms and policies is in test_matrix_*.py.
+"""
 
 from __future__ import annotations
 
@@ -8,106 +11,28 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from matrix import ALGORITHMS, MOVED, assert_parity, furthest, run
 
-from tessera import A2C, DQN, PPO, Fragment, Policy, policies
-from tessera.engines.serial import SerialEngine
-from tessera.train import prepare_plan
+from tessera import A2C, Fragment, Policy, policies
 
-UPDATES = 3
-MOVED = 1e-3
-"""By how much params must have moved at the least: parity of params that stand still proves nothing."""
+EIGHT: dict[str, Any] = {"envs": 16, "groups": 8}
+"""Groups for 8 devices, and that 3 replicas cannot share evenly."""
 
-ALGORITHMS = {
-    "ppo": PPO(
-        unroll=8,
-        epochs=2,
-        minibatches=2,
-        widths=(8,),
-        learning_rate=0.01,
-        normalise_observations=True,
-        normalise_rewards=True,
-    ),
-    "a2c": A2C(unroll=8, widths=(8,), learning_rate=0.01),
-    "dqn": DQN(
-        unroll=8,
-        draws=2,
-        batch=16,
-        capacity=512,
-        warmup=2,
-        widths=(8,),
-        learning_rate=0.01,
-        target_period=4,
-        prioritised=True,
-        n_step=3,
-        double=True,
-        dueling=True,
-    ),
-}
-
-COLOURINGS = {
-    "one device": policies.get("fused", devices=1),
-    "8 devices": policies.get("fused", devices=8),
-    "1 actor": policies.get("single_learner_coarse", actors=1),
-    "2 actors": policies.get("single_learner_coarse", actors=2),
+UNEVEN = {
     "3 actors": policies.get("single_learner_coarse", actors=3),
-    "unnamed": Policy("unnamed", (Fragment("env act", 2), Fragment("store grad", 2), Fragment("apply"))),
-    "fine": Policy("fine", (Fragment("env", 2), Fragment("act store grad apply"))),
-    "central": Policy("central", (Fragment("env act store grad", 2), Fragment("apply"))),
-    "uneven": Policy("uneven", (Fragment("env act store grad", 3), Fragment("apply"))),
-    "devices within replicas": Policy(
-        "devices", (Fragment("env act store grad", replicas=2, devices=2), Fragment("apply"))
-    ),
-    "all apart": Policy("all apart", tuple(Fragment(o) for o in ("env", "act", "store", "grad", "apply"))),
-    "crossed": Policy("crossed", (Fragment("act apply", 2), Fragment("env grad", 4), Fragment("store"))),
+    "3 workers": policies.get("central", workers=3, shards=2),
+    "3 learners": policies.get("multi_learner", learners=3),
+    "3 and 5": Policy("crossed", (Fragment("act apply", 3), Fragment("env grad", 5), Fragment("store"))),
+    "devices": Policy("devices", (Fragment("env act store grad", replicas=2, devices=2), Fragment("apply"))),
 }
-
-
-def run(algorithm: Any, env: str, policy: Policy, precision: str, lag: int | None = None) -> tuple[Any, Any]:
-    """The learner's state before the first update and after the last, as NumPy arrays."""
-    bound, made, plan = prepare_plan(algorithm, env, policy, envs=16, groups=8, lag=lag, precision=precision)
-    engine = SerialEngine(plan, bound, made, seed=3, horizon=10)
-    try:
-        before = jax.tree.map(np.array, engine.state())
-        engine.start()
-        engine.advance(UPDATES)
-        return before, jax.tree.map(np.array, engine.state())
-    finally:
-        engine.close()
-
-
-@functools.cache
-def on_one_device(name: str) -> Any:
-    """What every colouring must give; computed once for each algorithm."""
-    before, after = run(ALGORITHMS[name], "gymnax:CartPole-v1", COLOURINGS["one device"], "f64")
-    assert all(x.dtype == np.float64 for x in jax.tree.leaves(after.params))
-    for part in ("params", "target", "statistics"):
-        was, is_now = getattr(before, part), getattr(after, part)
-        assert furthest(was, is_now) > MOVED or not jax.tree.leaves(is_now)
-    return after
-
-
-def furthest(a: Any, b: Any) -> float:
-    """The largest difference between two trees."""
-    differences = jax.tree.map(lambda x, y: np.abs(x - y).max(initial=0), a, b)
-    return float(max(jax.tree.leaves(differences), default=0))
-
-
-def assert_parity(name: str, colouring: str) -> None:
-    """Compare params, optimiser, target network, normalisers and clock."""
-    expected = on_one_device(name)
-    _, state = run(ALGORITHMS[name], "gymnax:CartPole-v1", COLOURINGS[colouring], "f64")
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, expected)
+FAST = {("dqn", "3 actors"), ("ppo", "3 workers"), ("a2c", "3 learners"), ("ppo", "3 and 5"), ("a2c", "devices")}
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_fused_data_parallel_over_8_devices_gives_the_params_of_one_device(name):
     assert len(jax.devices()) == 8
-    assert_parity(name, "8 devices")
-
-
-FAST = {("dqn", "1 actor"), ("ppo", "2 actors"), ("a2c", "3 actors")}
-FAST |= {("dqn", "unnamed"), ("a2c", "fine"), ("ppo", "central")}
+    assert_parity(name, policies.get("fused", devices=8), **EIGHT)
 
 
 @pytest.mark.usefixtures("x64")
@@ -116,27 +41,40 @@ FAST |= {("dqn", "unnamed"), ("a2c", "fine"), ("ppo", "central")}
     [
         pytest.param(name, colouring, marks=() if (name, colouring) in FAST else pytest.mark.slow)
         for name in ALGORITHMS
-        for colouring in COLOURINGS
-        if colouring not in ("one device", "8 devices")
+        for colouring in UNEVEN
     ],
 )
-def test_every_colouring_gives_the_params_of_fused(name, colouring):
-    assert_parity(name, colouring)
+def test_uneven_shares_and_devices_within_replicas_give_the_params_of_one_device(name, colouring):
+    assert_parity(name, UNEVEN[colouring], **EIGHT)
 
 
 HOST_ALGORITHM = A2C(unroll=8, widths=(8,), learning_rate=0.01)
+ON_HOST = {
+    "2 actors": policies.get("single_learner_coarse", actors=2),
+    "8 devices": policies.get("fused", devices=8),
+    "2 environment servers": policies.get("single_learner_fine", actors=2),
+    "2 workers, 2 shards": policies.get("central", workers=2, shards=2),
+}
+
+
+def run_on_host(policy: Policy, lag: int) -> tuple[Any, Any]:
+    before, after, _ = run(HOST_ALGORITHM, policy, env="gymnasium:CartPole-v1", precision="f32", lag=lag, **EIGHT)
+    return before, after
 
 
 @functools.cache
 def fused_on_the_host(lag: int) -> Any:
-    before, after = run(HOST_ALGORITHM, "gymnasium:CartPole-v1", COLOURINGS["one device"], "f32", lag)
+    before, after = run_on_host(policies.get("fused", devices=1), lag)
     assert furthest(before.params, after.params) > MOVED
     return after
 
 
-@pytest.mark.parametrize(("colouring", "lag"), [("2 actors", 0), ("2 actors", 1), ("8 devices", 1)])
+@pytest.mark.parametrize(
+    ("colouring", "lag"),
+    [("2 actors", 0), ("2 actors", 1), ("8 devices", 1), ("2 environment servers", 1), ("2 workers, 2 shards", 0)],
+)
 def test_with_a_host_environment_every_colouring_gives_the_params_of_fused(colouring, lag):
-    _, state = run(HOST_ALGORITHM, "gymnasium:CartPole-v1", COLOURINGS[colouring], "f32", lag)
+    _, state = run_on_host(ON_HOST[colouring], lag)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), state, fused_on_the_host(lag))
 
 

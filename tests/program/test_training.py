@@ -10,8 +10,9 @@ import pytest
 from tessera import DQN, PPO, TesseraError, envs
 from tessera.algorithms.base import Schedule
 from tessera.envs.base import Timestep
-from tessera.program import training
-from tessera.program.training import Episode, Tally, Training
+from tessera.program import accounting, training
+from tessera.program.accounting import Episode, Tally
+from tessera.program.training import Training
 
 # Two environments, five steps. The first terminates at its second step and is reset at its third (which is masked
 # where there is a mask); the second is truncated at its fourth.
@@ -23,13 +24,13 @@ VALID = np.asarray([[1, 1], [1, 1], [0, 1], [1, 1], [1, 1]], bool)
 
 def played(xp, valid):
     """Go through the five steps; the running episodes and the tally after them."""
-    episode = training.no_episode(xp.zeros(2, xp.float32), xp)
-    (tally,) = training.no_tally(episode, masks=valid is not None)
+    episode = accounting.no_episode(xp.zeros(2, xp.float32), xp)
+    (tally,) = accounting.no_tally(episode, masks=valid is not None)
     for t in range(5):
         mask = None if valid is None else xp.asarray(valid[t])
         step = Timestep(None, *(xp.asarray(x[t]) for x in (REWARDS, TERMINATED, TRUNCATED)), None, mask)
-        episode, play = training.account(episode, step, xp)
-        (tally,) = training.count(tally, play)
+        episode, play = accounting.account(episode, step, xp)
+        (tally,) = accounting.count(tally, play)
     return episode, tally
 
 
@@ -41,7 +42,7 @@ def same(a, b):
 def test_episodes_end_by_termination_or_truncation_and_start_again_at_nothing(xp):
     episode, tally = played(xp, None)
     same(tally, Tally([1, 1], [3.0, 4.0], [2, 4], None))
-    same(training.total(jax.tree.map(jnp.asarray, tally), 5)[0], Tally(2, 7.0, 6, 10))
+    same(accounting.total(jax.tree.map(jnp.asarray, tally), 5)[0], Tally(2, 7.0, 6, 10))
     same(episode, Episode([66.0, 1.0], [3, 1]))
 
 

@@ -1,0 +1,118 @@
+"""The evaluator fragment: a process that plays greedy episodes with published params, and never blocks training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+
+from tessera.algorithms.base import Algorithm, View
+from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, unpack, write_block
+from tessera.engines.pool import Member, hire
+from tessera.engines.replica import wide_numbers
+from tessera.envs.base import Environment
+from tessera.graph.plan import Placement
+
+PLACE = Placement(("env", "act"), 1, 1, "cpu", ((0,),))
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """All that a process needs to become an evaluator."""
+
+    algorithm: Algorithm
+    env: Environment
+    episodes: int
+    seed: int
+    x64: bool
+
+    def work(self, connection: Connection) -> None:
+        """Evaluate whatever params come, until the driver hangs up."""
+        from tessera.cache import use_compilation_cache
+        from tessera.evaluate import Evaluator
+        from tessera.program.initial import initial_state
+        from tessera.program.training import published
+
+        os.nice(10)  # training goes first
+        jax.config.update("jax_enable_x64", self.x64)
+        use_compilation_cache()
+        evaluator = Evaluator(self.algorithm, self.env)
+        like = jax.eval_shape(lambda key: published(initial_state(self.algorithm, key, 1)), jax.random.key(0))
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            _, arrays = read_block(*asked["block"])
+            connection.send_bytes(pack({"kind": "taken"}, {}))
+            view = from_leaves(arrays, {"view": like})["view"]
+            found = evaluator(view, self.episodes, self.seed)
+            told = {"mean": found.return_mean, "std": found.return_std, "episodes": len(found.returns)}
+            connection.send_bytes(pack({"kind": "evaluated", "update": asked["update"], **told}, {}))
+
+
+class SideEvaluator:
+    """The driver's end: offers params when the evaluator has nothing to do, and collects what it found."""
+
+    def __init__(self, algorithm: Algorithm, env: Environment, episodes: int, seed: int) -> None:
+        self._job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
+        self._member: Member | None = None
+        self._block: int | None = None
+        self._busy = False
+        self._found: dict[str, float] = {}
+
+    def ready(self) -> bool:
+        """Whether the evaluator would take params now; a dead one is replaced."""
+        self._poll()
+        if self._member is None or not self._member.process.is_alive():
+            self._member = hire(PLACE, ())
+            self._member.connection.send(self._job)
+            self._busy = False
+        return not self._busy
+
+    def offer(self, update: int, view: View) -> None:
+        """Hand over params."""
+        assert self._member is not None
+        self._free()
+        self._block, size = write_block({}, leaves_of({"view": jax.device_get(view)}))
+        asked = {"update": update, "block": (os.getpid(), self._block, size)}
+        try:
+            self._member.connection.send_bytes(json.dumps(asked).encode())
+            self._busy = True
+        except OSError:
+            return  # it died: the next offer goes to another
+
+    def newest(self) -> dict[str, float]:
+        """The newest evaluation, for a row of metrics; empty before the first."""
+        self._poll()
+        return dict(self._found)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._member is not None:
+            self._member.kill()
+            self._member = None
+        self._free()
+
+    def _poll(self) -> None:
+        try:
+            while self._member is not None and self._member.connection.poll(0):
+                meta, _ = unpack(self._member.connection.recv_bytes())
+                self._note(meta)
+        except (EOFError, OSError):
+            return
+
+    def _note(self, meta: dict[str, Any]) -> None:
+        if meta["kind"] == "taken":
+            self._free()
+        elif meta["kind"] == "evaluated":
+            self._busy = False
+            mean = math.nan if meta["mean"] is None else meta["mean"]
+            self._found = {"eval/return_mean": mean, "eval/return_std": meta["std"], "eval/update": meta["update"]}
+
+    def _free(self) -> None:
+        if self._block is not None:
+            os.close(self._block)
+            self._block = None

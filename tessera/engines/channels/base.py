@@ -1,0 +1,86 @@
+"""What channels are made of: links from one sender to its readers, whatever the messages travel through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+
+class Message(NamedTuple):
+    """A value, and the version of the params that it was made with (gradients applied)."""
+
+    value: Any
+    version: int
+
+
+class Link(Protocol):
+    """One sender's messages to its readers, numbered from 0. Each reader takes each message once, in order."""
+
+    capacity: int
+
+    @property
+    def sent(self) -> int:
+        """Messages so far."""
+
+    def room(self) -> bool:
+        """Whether one more message may be sent."""
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+
+    def waiting(self, reader: int) -> int:
+        """Messages that a reader has not taken yet."""
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """The next message of a reader, or one after it; it must be there. Valid until it is released."""
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Be done with messages."""
+
+    def newest(self) -> Message | None:
+        """A copy of the newest message, if there ever was one."""
+
+    def own(self, value: Any) -> Any:
+        """A value that outlives its message."""
+
+
+class Vector(Protocol):
+    """One memory that peers add to without locks."""
+
+    def begin(self, value: Any) -> None:
+        """Set what it holds, unless somebody has."""
+
+    def add(self, value: Any) -> None:
+        """Add in place, element by element."""
+
+    def read(self) -> Any:
+        """What it holds now."""
+
+
+@dataclass
+class Flow:
+    """What went through one end of a channel since it was last asked."""
+
+    messages: int = 0
+    dropped: int = 0
+    """Messages that were older than the bound on lag allows."""
+    lag_sum: float = 0.0
+    """Updates by which what arrived trailed behind the newest params, summed over messages."""
+    lag_max: float = 0.0
+    lags: int = 0
+    fill: float = 0.0
+    """How full the queue was, from 0 to 1, summed over messages."""
+    waits: int = 0
+    wait_seconds: float = 0.0
+
+    def note_lag(self, updates: float) -> None:
+        """Count one message's lag."""
+        self.lag_sum += updates
+        self.lag_max = max(self.lag_max, updates)
+        self.lags += 1
+
+    def merge(self, other: Flow) -> None:
+        """Add another end's account."""
+        for name in ("messages", "dropped", "lag_sum", "lags", "fill", "waits", "wait_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.lag_max = max(self.lag_max, other.lag_max)

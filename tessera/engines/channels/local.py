@@ -1,0 +1,198 @@
+"""Links between processes of one machine: rings in shared memory, which each process maps for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.engines.channels.base import Message
+from tessera.engines.channels.shared import Allocator, Arena, Bell, Layout, Ring, SharedVector
+from tessera.engines.routes import Route
+from tessera.graph.plan import Plan
+from tessera.program.exchange import Shards
+from tessera.program.shapes import Shapes, message_shape
+
+CONTROL_WORDS = 16
+"""Words of 64 bits that a replica and the driver tell each other by."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Where one sender's ring lies, and what travels through it."""
+
+    offset: int
+    like: Any
+    """A message, in shape."""
+    slots: int
+    readers: tuple[int, ...]
+    """Processes that read it, by their place in the plan."""
+    writer: int
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Where everything lies in one arena. Plain data: every process builds its ends from it."""
+
+    size: int
+    processes: int
+    bells: int
+    control: int
+    wires: dict[tuple[int, int], Wire]
+    vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]]
+    """Channel -> offset and elements of the vector for each dtype, and a value in shape."""
+
+
+def place_of(plan: Plan, fragment: int, number: int) -> int:
+    """A replica's place among all of a plan's."""
+    return sum(f.replicas for f in plan.fragments[:fragment]) + number
+
+
+def lay_out(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards | None, carried: Any) -> Wiring:
+    """Reserve a place for everything that processes share."""
+    allocator = Allocator()
+    processes = sum(f.replicas for f in plan.fragments)
+    bells = allocator.take(Bell.nbytes(processes + 1))
+    control = allocator.take(processes * CONTROL_WORDS * 8)
+    wires: dict[tuple[int, int], Wire] = {}
+    vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]] = {}
+    for k, (channel, route) in enumerate(zip(plan.channels, routes, strict=True)):
+        if channel.kind == "shared":
+            places = {}
+            for dtype, leaves in _by_dtype(carried).items():
+                count = sum(int(np.prod(x.shape)) for x in leaves)
+                places[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
+            vectors[k] = ({**places, "begun": (allocator.take(8), 1)}, carried)
+            continue
+        for p in range(route.sources):
+            readers = tuple(place_of(plan, channel.target, q) for q in route.readers(p))
+            if not readers:
+                continue
+            like = message_shape(plan, shapes, channel.slot, len(route.made(p)), shards)
+            # one more than may be under way, so that who starts again finds the last one that was taken
+            slots = max(2, channel.capacity + channel.lag + 1)
+            offset = allocator.take(Ring.nbytes(Layout.of(jax.tree.leaves(like)), slots, len(readers)))
+            wires[k, p] = Wire(offset, like, slots, readers, place_of(plan, channel.source, p))
+    return Wiring(allocator.size, processes, bells, control, wires, vectors)
+
+
+class LocalLink:
+    """One end of a ring: what is sent wakes its readers, what is released wakes its writer."""
+
+    def __init__(self, arena: Arena, wire: Wire, bell: Bell, capacity: int, register: bool) -> None:
+        leaves = jax.tree.leaves(wire.like)
+        self._structure: Any = jax.tree.structure(wire.like)
+        self._dtypes = [np.dtype(x.dtype) for x in leaves]
+        self.ring = Ring(arena, wire.offset, Layout.of(leaves), wire.slots, len(wire.readers))
+        self.capacity, self._register, self._wire, self._bell = capacity, register, wire, bell
+        self.like = wire.like
+
+    @property
+    def sent(self) -> int:
+        """Messages so far."""
+        return self.ring.sent
+
+    def room(self) -> bool:
+        """Whether one more message may be sent."""
+        if self._register:
+            return True
+        ring = self.ring
+        return ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+        leaves = jax.device_get(self._structure.flatten_up_to(value))
+        self.ring.write([np.asarray(x, d) for x, d in zip(leaves, self._dtypes, strict=True)], version)
+        for reader in self._wire.readers:
+            self._bell.ring(reader)
+
+    def waiting(self, reader: int) -> int:
+        """Messages that a reader has not taken yet."""
+        return self.ring.waiting(reader)
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """View the next message of a reader, or one after it; it must be there."""
+        views = self.ring.peek(reader, ahead)
+        assert views is not None
+        number = self.ring.taken(reader) + ahead
+        return Message(self._structure.unflatten(views), self.ring.version(number))
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Be done with messages."""
+        self.ring.release(reader, count)
+        self._bell.ring(self._wire.writer)
+
+    def newest(self) -> Message | None:
+        """Copy the newest message, if there ever was one."""
+        found = self.ring.newest()
+        return None if found is None else Message(self._structure.unflatten(found[2]), found[1])
+
+    def at(self, number: int) -> Any:
+        """Copy a message that is still there, by its number; None if it is not."""
+        found = self.ring.at(number)
+        return None if found is None else self._structure.unflatten(found[2])
+
+    def own(self, value: Any) -> Any:
+        """Copy a value that must outlive its message."""
+        return jax.tree.map(np.array, value)
+
+
+class LocalVector:
+    """One memory of numbers, all that peers carry, which they add to without locks."""
+
+    def __init__(self, arena: Arena, places: dict[str, tuple[int, int]], like: Any) -> None:
+        self._like = like
+        self._vectors = {d: SharedVector(arena, *place, d) for d, place in places.items() if d != "begun"}
+        self._begun = arena.array(places["begun"][0], (1,), np.int64)
+
+    def begin(self, value: Any) -> None:
+        """Set what it holds, unless somebody has: everybody begins with the same."""
+        if not self._begun[0]:
+            for dtype, flat in self._flat(value).items():
+                self._vectors[dtype].write(flat)
+            self._begun[0] = 1
+
+    def add(self, value: Any) -> None:
+        """Add in place, element by element."""
+        for dtype, flat in self._flat(value).items():
+            self._vectors[dtype].add(flat)
+
+    def read(self) -> Any:
+        """What it holds now."""
+        flats = {d: v.read() for d, v in self._vectors.items()}
+        leaves, structure = jax.tree.flatten(self._like)
+        used = dict.fromkeys(flats, 0)
+        out = []
+        for leaf in leaves:
+            dtype, count = np.dtype(leaf.dtype).str, int(np.prod(leaf.shape))
+            out.append(flats[dtype][used[dtype] : used[dtype] + count].reshape(leaf.shape))
+            used[dtype] += count
+        return jax.tree.unflatten(structure, out)
+
+    def _flat(self, value: Any) -> dict[str, np.ndarray]:
+        return {d: np.concatenate([np.ravel(x) for x in xs]) for d, xs in _by_dtype(jax.device_get(value)).items()}
+
+
+def _by_dtype(value: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for leaf in jax.tree.leaves(value):
+        found.setdefault(np.dtype(leaf.dtype).str, []).append(leaf)
+    return found
+
+
+def make_ends(
+    plan: Plan, wiring: Wiring, arena: Arena, bell: Bell
+) -> tuple[Callable[[int, int], LocalLink], Callable[[int], LocalVector]]:
+    """Give the two functions that a port is made with."""
+
+    def link(channel: int, sender: int) -> LocalLink:
+        c = plan.channels[channel]
+        return LocalLink(arena, wiring.wires[channel, sender], bell, c.capacity + c.lag, c.kind == "register")
+
+    def vector(channel: int) -> LocalVector:
+        return LocalVector(arena, *wiring.vectors[channel])
+
+    return link, vector

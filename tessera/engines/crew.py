@@ -1,0 +1,293 @@
+"""The processes of a run, watched by one thread: deaths are noticed, logged, and made good where they can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tessera.engines.channels.shared import Bell
+from tessera.engines.control import RUNNING, Control, Job, place_names
+from tessera.engines.ledger import Ledger
+from tessera.engines.packing import Arrays, read_block, unpack
+from tessera.engines.pool import Member, dismiss, hire
+from tessera.errors import RunFailed, TesseraError
+from tessera.graph.plan import Plan, cores
+
+PATIENCE = 3
+"""Deaths in a row of a replica that got nothing done, after which starting it again is no use."""
+LOOK_SECONDS = 0.2
+GOODBYE_SECONDS = 3.0
+
+
+class Interrupted(Exception):
+    """A replica died that nobody can stand in for: the run has to go back to its last checkpoint."""
+
+
+class RestartsSpent(RunFailed):
+    """Replicas died more often than the budget of restarts allows."""
+
+
+class Crew:
+    """One process for each place of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        jobs: list[Job],
+        controls: list[Control],
+        bell: Bell,
+        ledger: Ledger,
+        *,
+        timeout: float,
+        restarts: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self.plan, self.jobs, self.controls, self.bell, self.ledger = plan, jobs, controls, bell, ledger
+        self.timeout, self.budget, self.note = timeout, restarts, note
+        self.titles = [title for *_, title in place_names(plan)]
+        self.started = [False] * len(jobs)
+        self.restarted = 0
+        self._deaths = [0] * len(jobs)
+        self._in_vain = [0] * len(jobs)
+        self._done_then = [0] * len(jobs)
+        self._members: list[Member | None] = [None] * len(jobs)
+        self._finished: set[int] = set()
+        self._answers: dict[int, Arrays] = {}
+        self._words: dict[int, dict[str, Any]] = {}
+        """What a process said before it died."""
+        self._told: set[str] = set()
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._watch, name="tessera-crew", daemon=True)
+
+    def hire_all(self) -> None:
+        """Start every process, and begin to watch."""
+        for k in range(len(self.jobs)):
+            self._hire(k)
+        self._thread.start()
+
+    def rebase(self, base: int) -> None:
+        """Note that the run begins after `base` updates."""
+        self.jobs[:] = [replace(job, base=base) for job in self.jobs]
+
+    def alive(self, place: int) -> bool:
+        """Whether a place has a living process."""
+        member = self._members[place]
+        return member is not None and member.process.is_alive()
+
+    def tell(self, place: int, command: dict[str, Any]) -> None:
+        """Send a command."""
+        member = self._members[place]
+        if member is not None:
+            try:
+                member.connection.send_bytes(json.dumps(command).encode())
+            except (BrokenPipeError, OSError):
+                return  # it has died, and the watcher will see
+        self.bell.ring(place)
+
+    def tell_all(self, command: dict[str, Any]) -> None:
+        """Send a command to everybody."""
+        for k in range(len(self.jobs)):
+            self.tell(k, command)
+
+    def ask(
+        self, places: Iterable[int], command: dict[str, Any], until: Callable[[Callable[[], bool]], None]
+    ) -> dict[int, Arrays]:
+        """Send a command and wait for every answer."""
+        wanted = list(places)
+        self._answers.clear()
+        for k in wanted:
+            self.tell(k, command)
+        until(lambda: all(k in self._answers or not self.alive(k) for k in wanted))
+        return dict(self._answers)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds or something went wrong."""
+        with self._changed:
+            while not condition() and self._failure is None:
+                self._changed.wait(0.5)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close_blocks(self, blocks: list[int]) -> None:
+        """Close memory that was lent."""
+        for fd in blocks:
+            os.close(fd)
+
+    def close(self, quickly: bool = False) -> None:
+        """Ask every process to end, and end those that do not."""
+        with self._changed:
+            self._closing = True
+        for k, control in enumerate(self.controls):
+            control.stop = True
+            self.bell.ring(k)
+        end = time.monotonic() + (0.0 if quickly else GOODBYE_SECONDS)
+        with self._changed:
+            while time.monotonic() < end and any(
+                self.alive(k) and k not in self._finished for k in range(len(self.jobs))
+            ):
+                self._changed.wait(0.05)
+        if self._thread.is_alive():
+            self._thread.join()
+        for k, member in enumerate(self._members):
+            if member is None:
+                continue
+            if k in self._finished:
+                dismiss(member)
+            else:
+                member.kill()
+        self._members = [None] * len(self.jobs)
+
+    def _hire(self, place: int) -> None:
+        job = self.jobs[place]
+        self.controls[place].begin()
+        self._done_then[place] = self.controls[place].done
+        member = hire(self.plan.fragments[job.fragment], self._cores(place))
+        try:
+            member.connection.send(job)
+        except BrokenPipeError:
+            pass  # it died at once, and the watcher will see
+        except Exception as error:  # whatever pickling raises
+            member.kill()
+            raise TesseraError(
+                f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
+                "of a module, or use --engine serial"
+            ) from None
+        self._members[place] = member
+
+    def _cores(self, place: int) -> tuple[int, ...]:
+        """Cores that a replica has for itself; () if it shares those that are left."""
+        there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+        next_free = 0
+        given: dict[int, tuple[int, ...]] = {}
+        for k, job in enumerate(self.jobs):
+            own = self.plan.fragments[job.fragment].cores
+            count = own[job.number] if own else 0
+            given[k] = tuple(there[next_free : next_free + count])
+            next_free += count
+        return given[place] or (tuple(there[next_free:]) if next_free else ())
+
+    def _watch(self) -> None:
+        """The thread: take in messages and notice deaths until the crew is closed."""
+        while True:
+            members = {k: m for k, m in enumerate(self._members) if m is not None and k not in self._finished}
+            ends: dict[Any, int] = {}
+            for k, m in members.items():
+                ends |= {m.connection: k, m.process.sentinel: k}
+            for ready in wait(list(ends), LOOK_SECONDS):
+                if isinstance(ready, Connection):
+                    self._take_in(ends[ready], ready)
+            try:
+                for k, m in members.items():
+                    if not m.process.is_alive() and not self._closing and self._failure is None:
+                        self._take_in(k, m.connection)
+                        self._bury(k, m)
+                self._end_hung(members)
+            except BaseException as error:
+                self._fail(error)
+            with self._changed:
+                self._changed.notify_all()
+                over = all(k in self._finished or not m.process.is_alive() for k, m in members.items())
+                if self._closing and (over or self._failure is not None or not members):
+                    return
+                if self._closing and time.monotonic() > self._patience_end():
+                    return
+
+    def _patience_end(self) -> float:
+        if not hasattr(self, "_closed_at"):
+            self._closed_at = time.monotonic()
+        return self._closed_at + GOODBYE_SECONDS
+
+    def _take_in(self, place: int, connection: Connection) -> None:
+        try:
+            while connection.poll(0):
+                self._note(place, *unpack(connection.recv_bytes()))
+        except (EOFError, OSError):
+            return
+
+    def _note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
+        kind = meta.pop("kind")
+        if kind == "report":
+            self.ledger.note(place, meta, arrays)
+        elif kind == "snapshot":
+            self._answers[place] = read_block(meta["pid"], meta["fd"], meta["size"])[1]
+            self.tell(place, {"do": "free"})
+        elif kind == "started":
+            self.started[place] = True
+        elif kind == "finished":
+            self._finished.add(place)
+        elif kind in ("error", "refused"):
+            self._words[place] = {"kind": kind, **meta}
+
+    def _end_hung(self, members: dict[int, Member]) -> None:
+        for k, m in members.items():
+            quiet = self.controls[k].seconds_since_progress
+            if self.controls[k].state == RUNNING and quiet > self.timeout and m.process.is_alive():
+                self._words[k] = {"kind": "hung", "text": f"no progress for {quiet:.0f} s"}
+                m.process.kill()
+                m.process.join()
+
+    def _bury(self, place: int, member: Member) -> None:
+        """A process is dead: say so, and put another in its place if that can be done."""
+        member.process.join()
+        member.connection.close()
+        words = self._words.pop(place, {})
+        code = member.process.exitcode
+        reason = words.get("text") or (f"killed by {_signal(-code)}" if code and code < 0 else f"exit code {code}")
+        if words.get("kind") == "refused":
+            raise (TesseraError if words["code"] == 2 else RunFailed)(words["text"])
+        if words.get("trace") and words["text"] not in self._told:
+            self._told.add(words["text"])
+            self.note(words["trace"].rstrip())
+        self._deaths[place] += 1
+        idle = self.controls[place].done == self._done_then[place]
+        self._in_vain[place] = self._in_vain[place] + 1 if idle else 0
+        if self._deaths[place] > self.budget or self._in_vain[place] >= PATIENCE:
+            times = f"{self._deaths[place]} time{'s' if self._deaths[place] > 1 else ''}"
+            self._members[place] = None
+            raise RestartsSpent(
+                f"replica {self.titles[place]} died {times} ({reason}) and is not started again: "
+                f"{'it got nothing done in between' if self._deaths[place] <= self.budget else 'see --restarts'}"
+            )
+        self.restarted += 1
+        if not (self.started[place] and replaceable(self.plan, self.jobs[place].fragment)):
+            self.note(f"replica {self.titles[place]} died ({reason}): the run goes back to its last checkpoint")
+            raise Interrupted(reason)
+        self.note(f"replica {self.titles[place]} died ({reason}): started again")
+        self.jobs[place] = replace(self.jobs[place], again=True)
+        self._hire(place)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+
+def replaceable(plan: Plan, fragment: int) -> bool:
+    """Whether a newcomer can take the place of one replica: it holds nothing that others need back."""
+    operators = plan.fragments[fragment].operators
+    if operators in (("env",), ("env", "act"), ("apply",)):
+        return True
+    if plan.exchange == "shared":
+        return True
+    return plan.solo and "grad" in operators and "apply" not in operators
+
+
+def _signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name}{', maybe for want of memory' if number == signal.SIGKILL else ''}"

@@ -1,0 +1,83 @@
+"""Arrays as bytes, with a header of JSON: what processes tell each other besides what flows through channels."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from typing import Any
+
+import jax
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+def pack(meta: dict[str, Any], arrays: Arrays) -> bytes:
+    """Join a header and arrays."""
+    return b"".join(_pieces(meta, arrays))
+
+
+def unpack(data: Any) -> tuple[dict[str, Any], Arrays]:
+    """Take them apart; arrays are copies."""
+    view = memoryview(data)
+    (size,) = struct.unpack_from("<q", view)
+    header = json.loads(bytes(view[8 : 8 + size]))
+    arrays, offset = {}, 8 + size
+    for name, dtype, shape in header["arrays"]:
+        kind = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(view, kind, count, offset).reshape(shape).copy()
+        offset += count * kind.itemsize
+    return header["meta"], arrays
+
+
+def write_block(meta: dict[str, Any], arrays: Arrays) -> tuple[int, int]:
+    """Put them into memory without a name: (file descriptor, size). For what may be large."""
+    fd = os.memfd_create("tessera-block")
+    size = 0
+    with os.fdopen(os.dup(fd), "wb") as file:
+        for piece in _pieces(meta, arrays):
+            size += file.write(piece)
+    return fd, size
+
+
+def read_block(pid: int, fd: int, size: int) -> tuple[dict[str, Any], Arrays]:
+    """Read what a living process has put there."""
+    with open(f"/proc/{pid}/fd/{fd}", "rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as block:
+        return unpack(bytes(block))
+
+
+def leaves_of(slots: dict[str, Any]) -> Arrays:
+    """All leaves of some slots, by slot and number."""
+    out: Arrays = {}
+    for slot, value in slots.items():
+        for k, leaf in enumerate(jax.tree.leaves(value)):
+            key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            out[f"{slot}/{k}"] = np.asarray(jax.random.key_data(leaf) if key else leaf)
+    return out
+
+
+def from_leaves(arrays: Arrays, like: dict[str, Any]) -> dict[str, Any]:
+    """Slots from their leaves; `like` has trees of the same structure."""
+    out = {}
+    for slot in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
+        leaves, structure = jax.tree.flatten(like[slot])
+        found = [arrays[f"{slot}/{k}"] for k in range(len(leaves))]
+        keys = [hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
+        both = zip(found, keys, strict=True)
+        values = [jax.random.wrap_key_data(jax.numpy.asarray(x)) if key else x for x, key in both]
+        out[slot] = jax.tree.unflatten(structure, values)
+    return out
+
+
+def _pieces(meta: dict[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
+    plain = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    table = [(name, x.dtype.str, np.shape(arrays[name])) for name, x in plain.items()]
+    header = json.dumps({"meta": meta, "arrays": table}).encode()
+    return [
+        struct.pack("<q", len(header)),
+        header,
+        *(x.reshape(-1).view(np.uint8).data for x in plain.values() if x.size),
+    ]

@@ -1,0 +1,118 @@
+"""Processes that wait to become replicas. Spawned, never forked, by one thread that lives as long as the driver."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tessera.engines.worker import serve
+from tessera.graph.plan import Placement
+
+_spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
+"""The kernel ends a process when the thread that spawned it ends: this one ends with the driver."""
+_environment = threading.Lock()
+_idle: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+_keeping = 0
+
+
+@dataclass
+class Member:
+    """One process and the driver's end of its pipe."""
+
+    process: Any
+    connection: Connection
+    kind: tuple[tuple[str, str], ...]
+    """What its environment says; only a replica that wants the same may use it."""
+
+    def kill(self) -> None:
+        """End it now, and wait until it has ended."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def hire(placed: Placement, cores: tuple[int, ...]) -> Member:
+    """Give a process for a replica of a fragment: one that waits, or a new one."""
+    kind = (*sorted(_wanted(placed).items()), ("cores", ",".join(map(str, cores))))
+    while _idle.get(kind):
+        member = _idle[kind].pop()
+        if member.process.is_alive():
+            return member
+    return _spawner.submit(_spawn, kind, cores).result()
+
+
+def dismiss(member: Member) -> None:
+    """Take a process back that has finished its job; it waits for another only within `kept`."""
+    if _keeping and member.process.is_alive():
+        _idle.setdefault(member.kind, []).append(member)
+    else:
+        member.kill()
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Keep processes between runs, which saves each next run the seconds that a start takes."""
+    global _keeping
+    _keeping += 1
+    try:
+        yield
+    finally:
+        _keeping -= 1
+        if not _keeping:
+            close_idle()
+
+
+def close_idle() -> None:
+    """End every process that waits."""
+    for members in _idle.values():
+        while members:
+            members.pop().kill()
+
+
+atexit.register(close_idle)
+
+
+def _wanted(placed: Placement) -> dict[str, str]:
+    """Environment variables of a replica's process: platform and threads, before JAX is imported."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")).split()
+    wanted = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    if placed.platform == "cpu":
+        wanted["JAX_PLATFORMS"] = "cpu"
+        if placed.devices > 1:
+            flags.append(f"--xla_force_host_platform_device_count={placed.devices}")
+        if placed.threads == 1 and "--xla_cpu_multi_thread_eigen=false" not in flags:
+            flags.append("--xla_cpu_multi_thread_eigen=false")
+        threads = str(placed.threads)
+        wanted |= {"NPROC": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    else:  # several processes share the accelerator, so none may take all of its memory
+        wanted["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    return {**wanted, "XLA_FLAGS": " ".join(flags)}
+
+
+def _spawn(kind: tuple[tuple[str, str], ...], cores: tuple[int, ...]) -> Member:
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    wanted = {k: v for k, v in kind if k != "cores"}
+    with _environment:
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            process = context.Process(target=serve, args=(theirs, cores), name="tessera-replica")
+            process.start()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+    theirs.close()
+    return Member(process, ours, kind)

@@ -1,0 +1,146 @@
+"""How a process takes the place of a replica that died: it goes on where the channels say that one stopped.
+
+Counters of messages are in shared memory and outlive the process, so they tell how far it had come. The newcomer
+begins at the last turn of the outer loop that was not complete; what its predecessor had sent in that turn is not sent
+again, and what it had received is stood in for. Its environments start new episodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.engines.channels.local import LocalLink
+from tessera.engines.inbox import Inbox
+from tessera.engines.replica import Replica, exchanges
+from tessera.program.initial import clocks_at
+from tessera.program.training import acting
+
+
+def counts(replica: Replica) -> tuple[dict[int, int], dict[int, int]]:
+    """Messages that this place has sent and taken so far, on the channels where every one is waited for."""
+    sent: dict[int, int] = {}
+    taken: dict[int, int] = {}
+    for k, link in replica.port.outgoing.items():
+        channel = replica.plan.channels[k]
+        if channel.mode == "sync":
+            sent[k] = link.sent - channel.lag
+    for k, inbox in replica.port.inboxes.items():
+        if isinstance(inbox, Inbox) and replica.plan.channels[k].mode == "sync":
+            numbers = [link.sent - link.waiting(inbox.reader[p]) for p, link in inbox.links.items()]
+            taken[k] = min(numbers, default=0)
+    return sent, taken
+
+
+def rejoin(replica: Replica, done: int, base: int) -> int:
+    """Prepare a newcomer, and say which update it begins with; `base` were made before this engine began."""
+    port = replica.port
+    moved = counts(replica)
+    first, each = exchanges(replica.programs.start), exchanges(replica.programs.updates)
+    turns = [
+        (n - before[k]) // per[k]
+        for n_of, before, per in zip(moved, first, each, strict=True)
+        for k, n in n_of.items()
+        if per[k]
+    ]
+    update = max(0, min(turns)) if turns else done
+    for skipped, n_of, before, per in zip((port.skipped, port.stood_in), moved, first, each, strict=True):
+        skipped.update({k: max(0, n - before[k] - update * per[k]) for k, n in n_of.items()})
+    _take_newest(replica, base + update)
+    port.stand_in = lambda channel: _stand_in(replica, channel)
+    _patch_first(replica)
+    clocks = clocks_at(replica.training, base + update)
+    replica.slots |= {clock: value for clock, value in clocks.items() if clock in replica.slots}
+    return update
+
+
+def _take_newest(replica: Replica, update: int) -> None:
+    """Begin with the newest params, and a server shard with what it published last."""
+    slots = replica.slots
+    for k, inbox in replica.port.inboxes.items():
+        channel = replica.plan.channels[k]
+        if channel.stream == "params" and isinstance(inbox, Inbox):
+            found = {p: _last(link, inbox.reader[p], channel.mode) for p, link in inbox.links.items()}
+            if all(v is not None for v in found.values()) and found:
+                view = inbox.route.merge(found)
+                slots[channel.slot] = view
+                if channel.slot == "view" and "act" in replica.plan.fragments[replica.fragment].operators:
+                    slots["acting"] = acting(view)
+                replica.port.versions.see(view)
+    if "state" in slots:
+        _restore_state(replica, update)
+
+
+def _last(link: Any, reader: int, mode: str) -> Any:
+    """The params that the predecessor last took, or the newest if it did not have to take all."""
+    assert isinstance(link, LocalLink)
+    taken = link.ring.taken(reader)
+    if mode == "sync" and taken == 0:
+        return None
+    found = link.at(taken - 1) if mode == "sync" else None
+    if found is not None:
+        return found
+    newest = link.newest()
+    return None if newest is None else newest.value
+
+
+def _restore_state(replica: Replica, update: int) -> None:
+    slots, algorithm = replica.slots, replica.training.algorithm
+    if replica.plan.exchange == "shared":
+        return  # the memory of all peers has the params; they are adopted with the first exchange
+    views = [k for k in replica.port.outgoing if replica.plan.channels[k].slot in ("view", "acting")]
+    for k in sorted(views, key=lambda k: replica.plan.channels[k].slot != "view"):
+        newest = replica.port.outgoing[k].newest()
+        if newest is None:
+            continue
+        view = newest.value
+        state = algorithm.start(jax.tree.map(jax.numpy.asarray, view.params))
+        applies = view.clock.applies
+        if not replica.plan.solo:  # what is caught up with counts again
+            applies = np.int32(update * algorithm.schedule.applies)
+        target = view.target if jax.tree.leaves(view.target) else state.target
+        state = state._replace(target=target, statistics=view.statistics, clock=view.clock._replace(applies=applies))
+        slots["state"] = jax.tree.map(jax.numpy.asarray, state)
+        return
+
+
+def _stand_in(replica: Replica, channel: int) -> Any:
+    """Something of the right shape for a message that the predecessor has taken with it."""
+    c = replica.plan.channels[channel]
+    if c.stream == "params":
+        return replica.slots[c.slot]
+    inbox = replica.port.inboxes[channel]
+    assert isinstance(inbox, Inbox)
+    found = {}
+    for p, link in inbox.links.items():
+        assert isinstance(link, LocalLink)
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), link.like)
+        found[p] = inbox.route.part(p, inbox.q, zeros)
+    return inbox.route.merge(found)
+
+
+def _patch_first(replica: Replica) -> None:
+    """The first timestep that a newcomer sends ends the episode that was lost: a truncation, where it was."""
+    port = replica.port
+    waiting = {k for k in port.outgoing if replica.plan.channels[k].stream == "timesteps"}
+
+    def patch(channel: int, value: Any) -> Any:
+        if channel not in waiting:
+            return value
+        waiting.discard(channel)
+        link = port.outgoing[channel]
+        assert isinstance(link, LocalLink)
+        before = link.at(link.sent - 1) if link.sent else None
+        if before is None:
+            return value
+        value = jax.tree.map(np.asarray, value)
+        return value._replace(
+            reward=np.zeros_like(value.reward),
+            terminated=np.zeros_like(value.terminated),
+            truncated=np.ones_like(value.truncated),
+            final=before.observation,
+        )
+
+    port.patch = patch

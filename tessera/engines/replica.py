@@ -1,0 +1,195 @@
+"""One replica of a fragment, under any engine: its programs, its slots and its ends of the channels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from tessera.algorithms.base import Algorithm
+from tessera.engines.channels.base import Link, Vector
+from tessera.engines.inbox import Versions
+from tessera.engines.port import Port
+from tessera.engines.reports import Told, by_update
+from tessera.engines.routes import Route
+from tessera.engines.timeline import Timeline
+from tessera.envs.base import Environment, HostVector
+from tessera.graph.plan import Plan
+from tessera.program.compile import AXIS, compile_program
+from tessera.program.drive import drive
+from tessera.program.exchange import carried
+from tessera.program.initial import initial_slots
+from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
+from tessera.program.project import project
+from tessera.program.training import Training, acting, published
+
+NOWHERE = np.iinfo(np.int32).max
+"""An address that no store has: priorities sent there change nothing."""
+
+
+def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
+    """The one program, as this plan needs it."""
+    gradients = plan.channel("gradients")
+    return Training(
+        algorithm,
+        env,
+        plan.batches,
+        lag=0 if plan.channel("acting") else plan.lag,
+        solo=plan.solo,
+        threshold=gradients.threshold if gradients and gradients.codec else 0.0,
+        exchange=plan.exchange,
+        every=plan.every,
+        carries=plan.carries,
+    )
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What all replicas of one fragment run, compiled once."""
+
+    reset: tuple[Node, ...]
+    start: tuple[Node, ...]
+    updates: tuple[Node, ...]
+    mesh: Mesh | None
+
+
+def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
+    """Project and compile."""
+    devices = plan.fragments[fragment].devices
+    mesh = Mesh(np.asarray(jax.devices()[:devices]), (AXIS,)) if devices > 1 else None
+
+    def made(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return compile_program(project(nodes, plan, fragment), mesh)
+
+    start = training.start()
+    return Programs(made(start[:1]), made(start), made(training.updates()), mesh)
+
+
+class Replica:
+    """A replica that can be started, driven and looked into."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        training: Training,
+        programs: Programs,
+        routes: list[Route],
+        fragment: int,
+        number: int,
+        seed: int,
+        updates: int,
+        link: Callable[[int, int], Link],
+        vector: Callable[[int], Vector],
+    ) -> None:
+        self.plan, self.training, self.programs = plan, training, programs
+        self.fragment, self.number = fragment, number
+        s = training.algorithm.schedule
+        together = plan.fragments[plan.home("apply")].replicas if plan.exchange == "shared" else 1
+        horizon = updates * s.applies * together
+        self.slots = initial_slots(training, plan, fragment, number, seed, horizon, programs.mesh)
+        self._told: list[Told] = []
+        self.timeline: Timeline | None = None
+        views = s.applies + s.draws * training.algorithm.absorbs
+        versions = Versions(
+            s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
+        )
+        self.port = Port(plan, routes, fragment, number, versions, link, vector)
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return f"{self.plan.fragments[self.fragment].title}/{self.number}"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it holds environments that do not live in compiled programs."""
+        return isinstance(self.slots.get("env_state"), HostVector)
+
+    def begin(self, under_way: dict[str, list[Any]] | None = None) -> None:
+        """Send what receivers begin with: params they trail behind by, and the first of every register."""
+        for k, channel in enumerate(self.plan.channels):
+            if channel.source != self.fragment:
+                continue
+            if channel.stream == "params":
+                value = acting(self._view()) if channel.slot == "acting" else self._view()
+                given = (under_way or {}).get(channel.slot, [value] * channel.lag)
+                for token in [value] if channel.kind == "register" else given:
+                    self.port.publish(k, token)
+            elif channel.stream == "priorities":
+                for token in (under_way or {}).get(channel.slot, [self._no_priorities()] * channel.lag):
+                    self.port.publish(k, token)
+            elif channel.kind == "shared":
+                value = jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries))
+                self.port.inboxes[k].vector.begin(value)  # type: ignore[union-attr]
+
+    def in_flight(self) -> dict[str, tuple[Any, ...]]:
+        """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""
+        found = {}
+        for k, link in self.port.outgoing.items():
+            channel = self.plan.channels[k]
+            if channel.lag:
+                waiting = link.waiting(0)
+                messages = [link.own(link.peek(0, ahead).value) for ahead in range(waiting)]
+                found[f"in_flight_{channel.slot}"] = tuple(messages)
+        return found
+
+    def run(self, program: tuple[Node, ...], count: int = 0) -> Iterator[Node]:
+        """Drive a program; yields wherever it waits."""
+        self.slots["count"] = np.int32(count)
+        return drive(program, self.slots, self.port, self.timeline)
+
+    def note_reports(self, count: int) -> None:
+        """Keep what a program that has ended reports of its `count` updates."""
+        told = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
+        if told:
+            self._told.append(told)
+
+    def take_reports(self) -> list[Told]:
+        """What was kept since this was last asked."""
+        told, self._told = self._told, []
+        return told
+
+    def close(self) -> None:
+        """Close host environments."""
+        vector = self.slots.get("env_state")
+        if isinstance(vector, HostVector):
+            vector.close()
+        if self.timeline is not None:
+            self.timeline.close()
+
+    def _view(self) -> Any:
+        """What it would publish now: a copy, since programs reuse the buffers of the state."""
+        return jax.tree.map(np.array, published(self.slots["state"]))
+
+    def _no_priorities(self) -> Any:
+        store = self.training.algorithm.store.split(self.training.groups)
+        groups = len(self.plan.fragments[self.fragment].held("grad")[self.number])
+        shape = (groups, store.batch)  # type: ignore[attr-defined]
+        return np.full(shape, NOWHERE, np.int32), np.zeros(shape, np.float32)
+
+
+def wide_numbers() -> bool:
+    """Whether numbers are 64 bits wide here, so that other processes can be told."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def exchanges(nodes: tuple[Node, ...]) -> tuple[Counter[int], Counter[int]]:
+    """Messages of each channel that one run of nodes sends and receives (one turn of the outermost loop)."""
+    sends: Counter[int] = Counter()
+    receives: Counter[int] = Counter()
+    for node in nodes:
+        if isinstance(node, Send):
+            sends[node.channel] += 1
+        elif isinstance(node, Recv):
+            receives[node.channel] += 1
+        elif isinstance(node, Repeat | Every):
+            inner = exchanges(node.body)
+            times = node.count if isinstance(node, Repeat) and node.count is not None else 1
+            for total, part in zip((sends, receives), inner, strict=True):
+                total.update({channel: n * times for channel, n in part.items()})
+    return sends, receives

@@ -1,0 +1,166 @@
+"""Snapshots: all persistent slots made whole, whatever the number of replicas, and shared out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from tessera.algorithms.base import State
+from tessera.engines.replica import Replica
+from tessera.engines.routes import Route, concatenate
+from tessera.envs.base import HostEnvironment
+from tessera.graph.plan import Plan
+from tessera.program.compile import partition
+from tessera.program.exchange import Shards, shards_of
+from tessera.program.initial import initial_shapes, initial_state
+from tessera.program.nodes import SLOTS
+from tessera.program.shapes import Shapes, message_shape
+from tessera.program.training import Training
+
+Slots = dict[str, Any]
+Parts = dict[tuple[int, int], Slots]
+"""Slots of each replica, by fragment and number."""
+
+HOST_STATE = ("env_state", "env_clock", "timesteps", "episode")
+OWNERS = {"env_state": "env", "timesteps": "env", "episode": "env", "memory": "act", "buffer": "store"}
+"""Slots that lie in groups -> the operator whose replicas hold them; others may have copies of what they were sent."""
+FLIGHT = "in_flight_"
+"""What was sent and not taken yet: params and priorities that receivers trail behind by."""
+
+
+def persistent(plan: Plan, training: Training, fragment: int, number: int, slots: Slots) -> list[str]:
+    """Slots of one replica that a snapshot needs."""
+    placed = plan.fragments[fragment]
+    first = number == 0 or bool(plan.exchange) or placed.sharded
+    hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
+    names = []
+    for slot in slots:
+        known = SLOTS.get(slot)
+        if known is None or not known.persistent or slot in hosted:
+            continue
+        if known.layout == "groups" and OWNERS[slot] in placed.operators:
+            mirrored = slot == "buffer" and _mirrored(plan)
+            names += [slot] if first or not mirrored else []
+        elif known.layout != "groups" and first:
+            names.append(slot)
+    return names
+
+
+def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) -> Slots:
+    """Join the replicas' slots: groups over replicas, shards to whole params, copies once."""
+    out: Slots = {}
+    ordered = [parts[key] for key in sorted(parts)]
+    for slot, known in SLOTS.items():
+        values = [p[slot] for p in ordered if slot in p]
+        if not values:
+            continue
+        if slot == "state" and plan.fragments[plan.home("apply")].sharded:
+            out[slot] = _shards(plan, training).join(values, whole_state(training))
+        else:
+            out[slot] = concatenate(values, known.axis) if known.layout == "groups" else values[0]
+        if slot == "state" and plan.exchange:
+            out["peers"] = tuple(values[1:])
+    for channel, route in zip(plan.channels, routes, strict=True):
+        name = FLIGHT + channel.slot
+        held = [p[name] for (i, _), p in sorted(parts.items()) if i == channel.source and name in p]
+        if channel.lag and held:
+            rows = zip(*held, strict=True)
+            out[name] = tuple(route.merge(dict(enumerate(row))) if len(row) > 1 else row[0] for row in rows)
+    return out
+
+
+def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, number: int, snapshot: Slots) -> Slots:
+    """One replica's share of a snapshot, on the host."""
+    placed = plan.fragments[fragment]
+    mine = initial_shapes(training, plan, fragment, number)
+    later = {"env_state", "timesteps", "episode"} if "env" in placed.operators else set()
+    later |= {"timesteps"} if "act" in placed.operators else set()
+    out: Slots = {}
+    for slot in [s for s in snapshot if s in SLOTS and (s in mine or s in later)]:
+        value, known = snapshot[slot], SLOTS[slot]
+        if slot == "state" and plan.exchange and number:
+            value = snapshot["peers"][number - 1]
+        elif slot == "state" and placed.sharded:
+            value = _shards(plan, training).split(value, number, mine["state"])
+        elif known.layout == "groups":
+            value = _groups(value, placed.held("grad" if slot == "buffer" else "env")[number])
+        out[slot] = value
+    for channel, route in zip(plan.channels, routes, strict=True):
+        name = FLIGHT + channel.slot
+        if channel.source == fragment and name in snapshot:
+            out[name] = tuple(_sent(route, number, value) for value in snapshot[name])
+    return out
+
+
+def give(replica: Replica, part: Slots) -> None:
+    """Put a replica's share in place, in buffers of its own, since programs reuse what they are given."""
+    mesh = replica.programs.mesh
+    for slot, value in part.items():
+        if slot in SLOTS:
+            where = NamedSharding(mesh, partition(slot)) if mesh else None
+            replica.slots[slot] = jax.device_put(jax.tree.map(_copied, value), where)
+    replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
+
+
+def template(plan: Plan, routes: list[Route], training: Training, shapes: Shapes) -> Slots:
+    """A snapshot like those of this plan, all zeros: what a checkpoint is read into."""
+    names: dict[str, Any] = {}
+    for i in range(len(plan.fragments)):
+        for slot in initial_shapes(training, plan, i, 0):
+            names[slot] = shapes[slot]
+    names |= {s: shapes[s] for s in ("env_state", "timesteps", "episode") if s in shapes}
+    hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
+    out = {s: v for s, v in names.items() if SLOTS[s].persistent and s not in hosted}
+    if plan.exchange:
+        out["peers"] = (out["state"],) * (plan.fragments[plan.home("apply")].replicas - 1)
+    for channel in plan.channels:
+        if channel.lag:
+            groups = plan.batches if channel.stream == "priorities" else plan.groups
+            out[FLIGHT + channel.slot] = (message_shape(plan, shapes, channel.slot, groups, None),) * channel.lag
+    del routes
+    return jax.tree.map(_zeros, out)
+
+
+def whole_state(training: Training) -> State:
+    """The learner's whole state, in shape."""
+    return jax.eval_shape(lambda key: initial_state(training.algorithm, key, 1), jax.random.key(0))
+
+
+def _sent(route: Route, number: int, value: Any) -> Any:
+    """What of a message that was under way replica `number` had sent."""
+    if route.channel.route == "join":
+        assert route.shards is not None
+        return value._replace(params=route.shards.part(value.params, number))
+    if route.channel.route == "reshard":
+        return _groups(value, route.made(number))
+    return value
+
+
+def _groups(value: Any, mine: tuple[int, ...]) -> Any:
+    return jax.tree.map(lambda x: x[mine[0] : mine[-1] + 1], value)
+
+
+def _copied(x: Any) -> Any:
+    return x.copy() if _is_key(x) else np.array(x)
+
+
+def _zeros(x: Any) -> Any:
+    if _is_key(x):
+        return jax.random.wrap_key_data(jnp.zeros((*x.shape, 2), jnp.uint32))
+    return np.zeros(x.shape, x.dtype)
+
+
+def _is_key(x: Any) -> bool:
+    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _mirrored(plan: Plan) -> bool:
+    return any(len(f.batches) > 1 and f.batches[0] == f.batches[-1] for f in plan.fragments)
+
+
+def _shards(plan: Plan, training: Training) -> Shards:
+    return shards_of(training.algorithm, plan.fragments[plan.home("apply")].replicas)

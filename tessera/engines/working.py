@@ -1,0 +1,209 @@
+"""What a process does once it is a replica."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.cache import use_compilation_cache
+from tessera.engines.channels.local import make_ends
+from tessera.engines.channels.shared import Arena, Bell
+from tessera.engines.control import FREE, IDLE, RUNNING, WAITING, Control, Job
+from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, write_block
+from tessera.engines.rejoin import rejoin
+from tessera.engines.replica import Replica, exchanges, make_programs, make_training
+from tessera.engines.routes import make_routes
+from tessera.engines.snapshots import FLIGHT, give, persistent
+from tessera.engines.timeline import Timeline
+from tessera.envs.base import HostEnvironment
+from tessera.program.compile import CHUNK
+from tessera.program.nodes import Node, Recv, Send
+from tessera.program.shapes import slot_shapes
+
+LOOK_SECONDS = 0.25
+"""How often a waiting process looks whether the run is over, at the least."""
+REPORT_SECONDS = 0.2
+"""How often a replica that runs at its own pace reports."""
+
+
+class Stopped(Exception):
+    """The run is over."""
+
+
+class Worker:
+    """One replica in this process."""
+
+    def __init__(self, job: Job, connection: Connection) -> None:
+        self.job, self.connection = job, connection
+        jax.config.update("jax_enable_x64", job.x64)
+        use_compilation_cache()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        self.arena = Arena.attach(*job.arena)
+        self.bell = Bell(self.arena, job.wiring.bells, job.wiring.processes + 1, job.place)
+        self.control = Control(self.arena, job.wiring, job.place)
+        training = make_training(job.plan, job.algorithm, job.env)
+        routes = make_routes(job.plan, job.algorithm)
+        link, vector = make_ends(job.plan, job.wiring, self.arena, self.bell)
+        programs = make_programs(training, job.plan, job.fragment)
+        self.replica = Replica(
+            job.plan, training, programs, routes, job.fragment, job.number, job.seed, job.horizon, link, vector
+        )
+        if job.trace:
+            self.replica.timeline = Timeline(job.trace, job.place, self.replica.title)
+        self.free_chunk = 1
+        self.block: int | None = None
+
+    def work(self) -> None:
+        """Serve until the run is over."""
+        try:
+            if self.job.again:
+                self._rejoin()
+            self._tell("ready")
+            while not self.control.stop:
+                self._commands()
+                self._advance()
+        except Stopped:
+            pass
+        finally:
+            self.replica.close()
+            self._free_block()
+
+    def _rejoin(self) -> None:
+        port, programs = self.replica.port, self.replica.programs
+        update = rejoin(self.replica, self.control.done, self.job.base)
+        kept = port.skipped.copy(), port.stood_in.copy()
+        if any(exchanges(programs.start)):
+            port.muted = True
+            self._run(programs.reset, 0)
+            port.muted = False
+        else:  # nobody else takes part: a store of its own has to be filled again
+            self._run(programs.start, 0)
+        port.skipped, port.stood_in = kept
+        if not self.job.plan.asynchronous:
+            self.control.done = update
+        self.replica.take_reports()
+
+    def _advance(self) -> None:
+        limit, done = self.control.limit, self.control.done
+        if limit <= done:
+            self.control.state = IDLE
+            seen = self.bell.look()
+            if self.control.limit <= done and not self.control.stop and not self.connection.poll(0):
+                self.bell.wait(seen, LOOK_SECONDS)
+            return
+        count = min(limit - done, CHUNK) if limit < FREE else self.free_chunk
+        begun = time.perf_counter()
+        self._run(self.replica.programs.updates, count)
+        self.replica.note_reports(count)
+        self.control.done = done + count
+        self._report(done)
+        if limit >= FREE:
+            pace = (time.perf_counter() - begun) / count
+            self.free_chunk = int(np.clip(REPORT_SECONDS / max(pace, 1e-6), 1, CHUNK))
+
+    def _run(self, program: tuple[Node, ...], count: int) -> None:
+        """Drive a program to its end; wait where it waits, and look at the driver's words."""
+        control, bell = self.control, self.bell
+        control.state = RUNNING
+        turns: Iterator[Node] = self.replica.run(program, count)
+        while True:
+            seen = bell.look()  # before the program looks, so that nothing is missed in between
+            try:
+                node = next(turns)
+            except StopIteration:
+                control.progress()
+                return
+            control.progress()
+            if isinstance(node, Send | Recv):
+                self._wait(node, seen)
+            else:
+                control.done += 1
+            if self.connection.poll(0):
+                self._commands()
+            if control.stop:
+                raise Stopped
+
+    def _wait(self, node: Send | Recv, seen: int) -> None:
+        begun = time.monotonic()
+        self.control.channel = node.channel
+        self.control.state = WAITING
+        self.bell.wait(seen, LOOK_SECONDS)
+        self.control.state = RUNNING
+        self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
+        if self.replica.timeline is not None:
+            self.replica.timeline.span(node, begun, waiting=True)
+
+    def _report(self, first: int) -> None:
+        if self.replica.timeline is not None:
+            self.replica.timeline.flush()
+        told = self.replica.take_reports()
+        arrays: dict[str, np.ndarray] = {}
+        for k, report in enumerate(told):
+            arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
+        flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
+        keys = [list(_metric_names(report)) for report in told]
+        self._tell("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(told))
+
+    def _tell(self, kind: str, arrays: dict[str, np.ndarray] | None = None, **more: Any) -> None:
+        self.connection.send_bytes(pack({"kind": kind, **more}, arrays or {}))
+
+    def _commands(self) -> None:
+        while self.connection.poll(0):
+            command = json.loads(self.connection.recv_bytes())
+            getattr(self, f"_do_{command.pop('do')}")(**command)
+
+    def _do_start(self) -> None:
+        self.replica.begin()
+        self._run(self.replica.programs.start, 0)
+        self.replica.note_reports(self.job.algorithm.schedule.warmup)
+        self._report(0)
+        self._tell("started")
+
+    def _do_restore(self, pid: int, fd: int, size: int, tokens: dict[str, int]) -> None:
+        replica = self.replica
+        if isinstance(self.job.env, HostEnvironment):
+            self._run(replica.programs.reset, 0)
+        _, arrays = read_block(pid, fd, size)
+        give(replica, from_leaves(arrays, self._like(tokens)))
+        self._tell("started")
+
+    def _do_snapshot(self, slots: list[str]) -> None:
+        replica = self.replica
+        names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
+        chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
+        chosen |= {} if slots else replica.in_flight()
+        self._free_block()
+        self.block, size = write_block({}, leaves_of(chosen))
+        self._tell("snapshot", pid=os.getpid(), fd=self.block, size=size, slots=list(chosen))
+
+    def _do_free(self) -> None:
+        self._free_block()
+
+    def _like(self, tokens: dict[str, int]) -> dict[str, Any]:
+        """Structures of what a snapshot holds for this replica."""
+        job, replica = self.job, self.replica
+        shapes = slot_shapes(replica.training, job.plan)
+        like = {s: replica.slots[s] if s in replica.slots else shapes[s] for s in shapes}
+        for k, channel in enumerate(job.plan.channels):
+            if FLIGHT + channel.slot in tokens and k in replica.port.outgoing:
+                token = job.wiring.wires[k, job.number].like
+                like[FLIGHT + channel.slot] = (token,) * tokens[FLIGHT + channel.slot]
+        return like
+
+    def _free_block(self) -> None:
+        if self.block is not None:
+            os.close(self.block)
+            self.block = None
+
+
+def _metric_names(report: dict[str, Any]) -> list[str]:
+    """Names of an algorithm's metrics, in the order of their leaves."""
+    return sorted(report["report_grad"].mean) if "report_grad" in report else []

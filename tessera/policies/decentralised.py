@@ -1,0 +1,20 @@
+"""No server: every replica sends its gradients, rounded, to all others, and applies what has come."""
+
+from tessera.graph.policy import Cut, Fragment, Policy
+
+
+def policy(workers: int = 2, threshold: float = 0.0, lag: int | None = 1) -> Policy:
+    """Nobody gets ahead of the others by more than `lag` updates; lag 0 is lock-step, and equals an all-reduce.
+
+    With a `threshold` only elements whose accumulated gradient passes it are sent, as plus or minus the threshold.
+    """
+    return Policy(
+        name="decentralised",
+        fragments=(Fragment("env act store grad apply", replicas=workers),),
+        cuts={
+            "gradients": Cut("async", codec="threshold" if threshold else "", threshold=threshold, capacity=64),
+            "params": Cut("async", lag),
+        },
+        summary="peers exchange compressed gradients, without a server",
+        mirrors="decentralised asynchronous SGD (Strom 2015)",
+    )

@@ -1,0 +1,14 @@
+"""Every replica does everything on one memory of params, which all read and add to without locks."""
+
+from tessera.graph.policy import Cut, Fragment, Policy
+
+
+def policy(workers: int = 2, carries: str = "params") -> Policy:
+    """What an update moved is added in place, element by element; `carries` state shares moments too."""
+    return Policy(
+        name="hogwild",
+        fragments=(Fragment("env act store grad apply", replicas=workers),),
+        cuts={"gradients": Cut(route="local"), "updates": Cut(route="shared", carries=carries)},
+        summary="lock-free updates of params in one shared memory",
+        mirrors="Hogwild, A3C on one machine",
+    )

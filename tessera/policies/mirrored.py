@@ -1,0 +1,14 @@
+"""Experience is gathered by everyone, and everyone computes the same update: no params or gradients move."""
+
+from tessera.graph.policy import Cut, Fragment, Policy
+
+
+def policy(workers: int = 2) -> Policy:
+    """Each replica plays its own environments and learns from all."""
+    return Policy(
+        name="mirrored",
+        fragments=(Fragment("env act store grad apply", replicas=workers),),
+        cuts={"experience": Cut(route="gather")},
+        summary="everyone learns the same from everyone's experience",
+        mirrors="evolution strategies",
+    )

@@ -1,0 +1,89 @@
+"""Shapes of what flows through channels, found without computing anything: links are laid out before a run begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tessera.graph.operators import OPERATORS
+from tessera.graph.plan import Placement, Plan
+from tessera.program.exchange import Alone, Shards, carried
+from tessera.program.initial import initial_shapes, timestep_shape
+from tessera.program.nodes import HOST, SLOTS, Every, Node, Op, Repeat
+from tessera.program.training import Training, acting, published
+
+Shapes = dict[str, Any]
+
+
+def slot_shapes(training: Training, plan: Plan) -> Shapes:
+    """Shapes of every slot that the program has, were all of it in one replica."""
+    everything, learned = (tuple(range(n)) for n in (plan.groups, plan.batches))
+    whole = Placement(tuple(OPERATORS), 1, 1, "cpu", (everything,), (learned,))
+    fused = dataclasses.replace(plan, fragments=(whole,), channels=())
+    shapes = initial_shapes(training, fused, 0, 0)
+    shapes["view"] = jax.eval_shape(published, shapes["state"])
+    shapes["count"] = jax.ShapeDtypeStruct((), jnp.dtype(jnp.int32))
+    one = timestep_shape(training.env)
+    lead = (plan.groups, plan.envs_per_group)
+    shapes["timesteps"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), one)
+    _walk(training.start(), shapes, plan)
+    _walk(training.updates(), shapes, plan)
+    return shapes
+
+
+def _walk(nodes: tuple[Node, ...], shapes: Shapes, plan: Plan) -> None:
+    for node in nodes:
+        if isinstance(node, Repeat):
+            shapes[node.index] = jax.ShapeDtypeStruct((), jnp.dtype(jnp.int32))
+            _walk(node.body, shapes, plan)
+            for slot, out in node.stacks.items():
+                if slot in shapes and node.count is not None:
+                    stack = SLOTS[out].stack if out in SLOTS else 0
+                    shapes[out] = jax.tree.map(lambda x, n=node.count, a=stack: _stacked(x, n, a), shapes[slot])
+        elif isinstance(node, Every):
+            _walk(node.body, shapes, plan)
+        elif isinstance(node, Op) and node.kind != HOST and all(r in shapes for r in node.reads):
+            written = jax.eval_shape(node.function, *(shapes[r] for r in node.reads))
+            shapes.update(zip(node.writes, written, strict=True))
+            if "experience" in node.writes and plan.batches != plan.groups:
+                shapes["experience_all"] = shapes["experience"]
+                shapes["experience"] = resized(shapes["experience"], 0, plan.batches)
+
+
+def _stacked(x: Any, count: int, axis: int) -> Any:
+    return jax.ShapeDtypeStruct((*x.shape[:axis], count, *x.shape[axis:]), x.dtype)
+
+
+def resized(tree: Any, axis: int, size: int) -> Any:
+    """The same with another number of groups."""
+
+    def leaf(x: Any) -> Any:
+        return jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+
+    return jax.tree.map(leaf, tree)
+
+
+def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Shards | None) -> Any:
+    """What one sender, which holds `groups` groups, sends of a slot."""
+    if slot == "experience":
+        return resized(shapes.get("experience_all", shapes["experience"]), 0, groups)
+    if slot == "summary":
+        return resized(shapes["summary"], 0, groups)
+    if slot == "gradients" and isinstance(shapes["gradients"], Alone):
+        return shapes["gradients"]._replace(summary=resized(shapes["gradients"].summary, 0, groups))
+    if slot in ("view", "acting") and shards is not None:
+        part = jax.ShapeDtypeStruct((shards.size,), jax.tree.leaves(shards.template)[0].dtype)
+        view = shapes["view"]._replace(params=part)
+        view = view._replace(target=part if jax.tree.leaves(view.target) else ())
+        return acting(view) if slot == "acting" else view
+    if slot in SLOTS and SLOTS[slot].layout == "groups":
+        return resized(shapes[slot], SLOTS[slot].axis, groups)
+    return shapes[slot]
+
+
+def carried_shape(shapes: Shapes, carries: str) -> Any:
+    """What peers add to one memory."""
+    return jax.eval_shape(lambda state: carried(state, carries), shapes["state"])

@@ -1,0 +1,425 @@
+"""One run from the first update to the summary: the loop that drives an engine, and what happens between updates."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera import rundir
+from tessera.algorithms.base import Algorithm, State
+from tessera.beside import SideEvaluator
+from tessera.checkpoint import Checkpoints, unflatten, write_json
+from tessera.display import Display, Progress, number
+from tessera.engines.local import Interrupted, LocalEngine, RestartsSpent
+from tessera.engines.reports import Reports
+from tessera.engines.serial import SerialEngine
+from tessera.engines.timeline import merge_timelines
+from tessera.envs.base import Environment
+from tessera.errors import RunFailed, TesseraError
+from tessera.evaluate import Evaluation, Evaluator
+from tessera.graph.plan import Plan
+from tessera.guards import stop_if_broken
+from tessera.metrics import Meter, MetricsWriter
+from tessera.program.compile import CHUNK
+from tessera.program.training import published
+
+CHUNK_SECONDS = 0.5
+"""How long the engine runs between looks at signals, metrics and checkpoints."""
+LOOKS = 100
+"""How often in a run the target return is looked at; at fixed updates, so that a run's end does not depend on speed."""
+EVALUATION_SEED = 1_000_003
+
+Engine = SerialEngine | LocalEngine
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a run is looked after."""
+
+    started: float
+    checkpoint_every: float
+    keep: int
+    eval_episodes: int
+    evaluate_every: int = 0
+    trace: Path | None = None
+    timeout: float = 60.0
+    restarts: int = 20
+
+
+def make_engine(
+    plan: Plan,
+    algorithm: Algorithm,
+    env: Environment,
+    seed: int,
+    updates: int,
+    watch: Watch,
+    note: Callable[[str], None],
+) -> Engine:
+    """The engine that a plan names."""
+    trace = "" if watch.trace is None else str(watch.trace)
+    if plan.engine == "serial":
+        return SerialEngine(plan, algorithm, env, seed, updates, trace=trace)
+    return LocalEngine(
+        plan, algorithm, env, seed, updates, timeout=watch.timeout, restarts=watch.restarts, note=note, trace=trace
+    )
+
+
+@dataclass
+class Run:
+    """A run under way."""
+
+    algorithm: Algorithm
+    env: Environment
+    plan: Plan
+    config: dict[str, Any]
+    folder: Path | None
+    updates: int
+    target: float | None
+    display: Display
+    watch: Watch
+    evaluator: Evaluator = field(init=False)
+    meter: Meter = field(default_factory=Meter)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    writer: MetricsWriter | None = None
+    checkpoints: Checkpoints | None = None
+    beside: SideEvaluator | None = None
+    begun: float = 0.0
+    """When the loop started, by the monotonic clock."""
+    startup_seconds: float = math.nan
+    speed: float = math.nan
+    seconds_to_target: float = math.nan
+    wall_before: float = 0.0
+    """Seconds of training before this process, for a resumed run."""
+
+    def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
+        """Train, evaluate, sum up: the final state and the summary."""
+        found = self._find(resume)
+        self.display.begin(
+            f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
+            f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
+        )
+        engine = make_engine(
+            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, self.watch, self.display.note
+        )
+        self.evaluator = Evaluator(self.algorithm, self.env)
+        try:
+            with _signals() as caught:
+                if self.watch.evaluate_every:
+                    self.beside = SideEvaluator(self.algorithm, self.env, self.watch.eval_episodes, self.config["seed"])
+                self._begin(engine, found)
+                solved = self._loop(engine, caught)
+            if caught:
+                self._leave(engine, caught[0])
+            return self._finish(engine, solved)
+        finally:
+            self.display.end()
+            engine.close()
+            for open_ in (self.beside, self.writer, self.checkpoints):
+                if open_ is not None:
+                    open_.close()
+            if self.watch.trace is not None:
+                merge_timelines(self.watch.trace)
+
+    def _find(self, resume: bool) -> int | None:
+        """The update to resume from; None to start from the beginning."""
+        if self.folder is None:
+            return None
+        if not resume:
+            rundir.check_fresh(self.folder)
+            return None
+        rundir.check_usable(self.folder)
+        if not (self.folder / "config.json").exists():
+            self.display.note(f"nothing to resume in {self.folder}: starting from the beginning")
+            return None
+        rundir.check_same(self.folder, self.config)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", self.watch.keep)
+        latest = self.checkpoints.latest()
+        where = "the beginning: no checkpoint was written yet" if latest is None else f"update {latest}"
+        self.display.note(f"resuming {self.folder} from {where}")
+        return latest
+
+    def _begin(self, engine: Engine, found: int | None) -> None:
+        """Start, or go on from a checkpoint; once more if a replica is lost meanwhile."""
+        try:
+            self._try_begin(engine, found)
+        except Interrupted:
+            engine.rebuild()  # type: ignore[union-attr]
+            self._begin(engine, found)
+
+    def _try_begin(self, engine: Engine, found: int | None) -> None:
+        self.meter = Meter()
+        if found is None:
+            played = engine.start()
+            if played is not None:
+                self.meter.count(played)
+            return
+        snapshot, meta = self._load(engine, found)
+        engine.restore(snapshot)
+        self.meter = Meter.from_json(meta["meter"])
+        self.wall_before = meta["wall_seconds"]
+
+    def _load(self, engine: Engine, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self.checkpoints is not None
+        arrays, meta = self.checkpoints.load(found)
+        if meta["algorithm"] != self.algorithm.name:
+            raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
+        return unflatten(engine.template(), arrays, f"checkpoint {found}"), meta
+
+    def _open(self, found: int | None) -> None:
+        """Make the run directory, now that the first update has shown that the run can go on."""
+        if self.folder is None:
+            return
+        rundir.begin(self.folder, self.config, self.plan.to_json())
+        self.writer = MetricsWriter(self.folder, resumed_at=found)
+        if self.checkpoints is None:
+            self.checkpoints = Checkpoints(self.folder / "checkpoints", self.watch.keep)
+
+    def _loop(self, engine: Engine, caught: list[int]) -> bool:
+        """Run to the last update, the target or a signal; True if the target was reached."""
+        begun = self.begun = time.monotonic()
+        first_steps, first_done, saved, cost = 0, begun, begun, 0.0
+        look = max(1, self.updates // LOOKS)
+        count, resumed = 1, self.meter.updates
+        opened = False
+        while self.meter.updates < self.updates and not caught:
+            before = time.monotonic()
+            saving = self.checkpoints is not None and before - saved > max(self.watch.checkpoint_every, 20 * cost)
+            try:
+                reports = engine.advance(*self._stride(count, look, saving))
+            except Interrupted:
+                self._go_back(engine)
+                continue
+            except RestartsSpent as spent:
+                self._give_up(engine, spent)
+            if not opened:
+                self._open(resumed)
+                opened = True
+            stop_if_broken(reports, engine, self.meter.updates, self.folder)
+            made = len(reports.tally.steps)
+            self.meter.count(reports.tally)
+            self.meter.updates += made
+            now = time.monotonic()
+            if math.isnan(self.startup_seconds):
+                self.startup_seconds = time.time() - self.watch.started
+                first_steps, first_done = self.meter.env_steps, now
+            else:
+                count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
+            speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+            self._report(reports, speed, now, engine)
+            if self._reached(look, engine):
+                self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
+                return True
+            self._evaluate_beside(engine, made)
+            if saving:
+                saved, cost = self._save(engine)
+        return False
+
+    def _stride(self, count: int, look: int, saving: bool) -> tuple[int, int]:
+        """How many updates to make next, and how many more may be begun meanwhile: none if all must stand still."""
+        end, stand = self.updates - self.meter.updates, look - self.meter.updates % look
+        count = min(count, end, stand)
+        ahead = min(count, (end if self.target is None else stand) - count)
+        return count, 0 if saving else ahead
+
+    def _go_back(self, engine: Engine) -> None:
+        """Go on from the last checkpoint, or from the beginning: a replica was lost that nobody can stand in for."""
+        assert isinstance(engine, LocalEngine)
+        found = self.checkpoints.latest() if self.checkpoints else None
+        engine.rebuild()
+        self._begin(engine, found)
+        self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
+        if self.writer is not None and self.folder is not None:
+            self.writer.close()
+            self.writer = MetricsWriter(self.folder, resumed_at=self.meter.updates)
+
+    def _give_up(self, engine: Engine, spent: RunFailed) -> None:
+        """Save what there is, and say that the run cannot go on."""
+        assert isinstance(engine, LocalEngine)
+        latest = self.checkpoints.latest() if self.checkpoints else None
+        saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
+        if saved is not None and self.checkpoints is not None:
+            self.meter.updates = max(self.meter.updates, engine.base + saved[0])
+            self._write(saved[1])
+            raise RunFailed(
+                f"{spent}; update {self.meter.updates} is saved in {self.folder}, --resume goes on from there"
+            )
+        raise spent
+
+    def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
+        self.speed = speed
+        row = {
+            **self.meter.row(reports),
+            "seconds": self.wall_before + now - self.begun,
+            "steps_per_second": speed,
+            "restarts": getattr(engine, "restarts", 0),
+        }
+        if self.beside is not None:
+            row |= self.beside.newest()
+        self.rows.append(row)
+        if self.writer:
+            self.writer.write(row)
+        left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
+        m = self.meter
+        progress = Progress(
+            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan
+        )
+        self.display.show(progress, engine.status(), self.meter.streams)
+
+    def _reached(self, look: int, engine: Engine) -> bool:
+        """Whether greedy episodes reach the target; tried when training does, and at fixed updates only."""
+        if self.target is None or self.meter.updates % look or not self.meter.mean_return >= self.target:
+            return False
+        return self._evaluate(engine).return_mean >= self.target
+
+    def _evaluate(self, engine: Engine) -> Evaluation:
+        return self.evaluator(
+            published(engine.state()), self.watch.eval_episodes, self.config["seed"] + EVALUATION_SEED
+        )
+
+    def _evaluate_beside(self, engine: Engine, made: int) -> None:
+        """Hand the newest params to the evaluator whenever a multiple of `evaluate_every` updates has been passed."""
+        every, now = self.watch.evaluate_every, self.meter.updates
+        if self.beside is not None and now // every > (now - made) // every and self.beside.ready():
+            self.beside.offer(now, published(engine.state()))
+
+    def _save(self, engine: Engine) -> tuple[float, float]:
+        """Checkpoint; return when, and how long it took."""
+        before = time.monotonic()
+        self._write(jax.device_get(engine.snapshot()))
+        now = time.monotonic()
+        return now, now - before
+
+    def _write(self, snapshot: dict[str, Any]) -> None:
+        assert self.checkpoints is not None
+        meta = {
+            "algorithm": self.algorithm.name,
+            "env": self.plan.env,
+            "meter": self.meter.to_json(),
+            "wall_seconds": self.wall_before + time.monotonic() - self.begun,
+        }
+        self.checkpoints.save(self.meter.updates, snapshot, meta)
+
+    def _leave(self, engine: Engine, number: int) -> None:
+        """Stop on a signal: checkpoint, say so, and end as the signal would have."""
+        name = signal.Signals(number).name
+        if self.checkpoints:
+            self._settle(engine)
+            self._save(engine)
+            self.display.note(
+                f"{name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
+            )
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    def _settle(self, engine: Engine) -> None:
+        """Finish updates that were begun ahead, so that all replicas stand at the same one."""
+        under_way = getattr(engine, "granted", 0) - getattr(engine, "done", 0)
+        if under_way > 0:
+            reports = engine.advance(min(under_way, CHUNK))
+            self.meter.count(reports.tally)
+            self.meter.updates += len(reports.tally.steps)
+
+    def _finish(self, engine: Engine, solved: bool) -> tuple[State, dict[str, Any]]:
+        wall = self.wall_before + time.monotonic() - self.begun
+        if self.checkpoints is None and self.folder:
+            self._open(self.meter.updates)
+        if self.checkpoints:
+            self._settle(engine)
+            self._save(engine)
+        evaluation = self._evaluate(engine)
+        summary = self._summary(engine, evaluation, wall, solved)
+        if self.folder:
+            if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
+                old = rundir.read_summary(self.folder)
+                summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
+            write_json(self.folder / "summary.json", summary)
+        self._say_end(summary)
+        return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
+
+    def _summary(self, engine: Engine, evaluation: Evaluation, wall: float, solved: bool) -> dict[str, Any]:
+        target = known_target(self.plan.env) if self.target is None else self.target
+        return {
+            "algorithm": self.plan.algorithm,
+            "env": self.plan.env,
+            "policy": self.plan.policy,
+            "engine": self.plan.engine,
+            "seed": self.config["seed"],
+            "env_steps": self.meter.env_steps,
+            "updates": self.meter.updates,
+            "episodes": self.meter.episodes,
+            "wall_seconds": round(wall, 3),
+            "startup_seconds": _rounded(self.startup_seconds),
+            "steps_per_second": _rounded(self.speed),
+            "train_return_mean": _rounded(self.meter.mean_return),
+            "eval_return_mean": _rounded(evaluation.return_mean),
+            "eval_return_std": _rounded(evaluation.return_std),
+            "eval_episodes": len(evaluation.returns),
+            "target_return": target,
+            "solved": None if target is None else bool(evaluation.return_mean >= target),
+            "stopped_early": solved,
+            "seconds_to_target": _rounded(self.seconds_to_target),
+            "lag_mean": _rounded(self.meter.lag_mean),
+            "lag_max": _rounded(self.meter.lag_max),
+            "restarts": getattr(engine, "restarts", 0),
+        }
+
+    def _say_end(self, summary: dict[str, Any]) -> None:
+        verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
+        self.display.end()
+        self.display.note(
+            f"greedy return {number(summary['eval_return_mean'] or math.nan)} over {summary['eval_episodes']} episodes"
+            f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
+            f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
+        )
+        if summary["restarts"]:
+            self.display.note(f"{summary['restarts']} replicas died and were started again")
+        if self.folder:
+            self.display.note(f"results in {self.folder}")
+
+
+def known_target(env: str) -> float | None:
+    """The return at which Gymnasium calls a task of this name solved, if it has such a number."""
+    import gymnasium
+
+    found = gymnasium.registry.get(env.rpartition(":")[2])
+    return None if found is None else found.reward_threshold
+
+
+def _rounded(x: float) -> float | None:
+    return round(float(x), 4) if math.isfinite(x) else None
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note SIGINT and SIGTERM instead of dying of them; a second one acts at once."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    old: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {n: signal.getsignal(n) for n in numbers}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for n in numbers:
+            signal.signal(n, old[n])
+
+    for n in numbers:
+        signal.signal(n, note)
+    try:
+        yield caught
+    finally:
+        for n in numbers:
+            signal.signal(n, old[n])

@@ -1,0 +1,286 @@
+"""What each way of joining gradients, updates and experience promises: equal to what it should equal, late by no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import optax
+import pytest
+from matrix import ALGORITHMS, engine_for, furthest, run
+
+from tessera import A2C, DQN, Policy, policies
+from tessera.engines.channels.memory import MemoryLink
+from tessera.engines.inbox import Versions, make_inbox
+from tessera.engines.routes import Route
+from tessera.engines.serial import SerialEngine
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@dataclass(frozen=True)
+class Plain(A2C):
+    """A2C with nothing that is not linear in the gradient: no optimiser, no clipping, no batch statistics."""
+
+    name: ClassVar[str] = "plain"
+    max_gradient_norm: float = 0.0
+    normalise_advantages: bool = False
+    anneal: bool = False
+    heard: ClassVar[list[Any]] = []
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.identity()
+
+
+PLAIN = Plain(unroll=8, widths=(8,), learning_rate=0.01)
+
+
+def state_under(text: str, algorithm: Any = PLAIN, **options: Any) -> Any:
+    """The learner's state after a few updates."""
+    return run(algorithm, policies.parse(text), **options)[1]
+
+
+def same(a: Any, b: Any) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), a, b)
+
+
+@contextmanager
+def started(algorithm: Any, policy: Policy | str, **options: Any) -> Iterator[SerialEngine]:
+    engine = engine_for(algorithm, policies.parse(policy) if isinstance(policy, str) else policy, **options)
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("carries", ["params", "state"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_averaging_after_every_update_with_plain_sgd_equals_synchronous_sgd(workers, carries):
+    averaged = state_under(f"averaging:workers={workers},every=1,carries={carries}")
+    same(averaged, state_under(f"multi_learner:learners={workers}"))
+
+
+def test_averaging_less_often_is_something_else_and_leaves_peers_apart_in_between():
+    often, seldom = (state_under(f"averaging:workers=2,every={k}", updates=3) for k in (1, 3))
+    assert furthest(often.params, seldom.params) > 1e-6
+    with started(PLAIN, "averaging:workers=2,every=3") as engine:
+        apart = []
+        for _ in range(3):
+            engine.advance(1)
+            first, second = (r.slots["state"].params for r in engine.replicas)
+            apart.append(furthest(first, second))
+    assert min(apart[:2]) > 1e-6
+    assert apart[2] < 1e-12
+
+
+@dataclass(frozen=True)
+class Listened(Plain):
+    """Tells every gradient that it computes."""
+
+    name: ClassVar[str] = "listened"
+
+    def gradient(self, *arguments: Any) -> tuple[Any, Any]:
+        gradients, feedback = super().gradient(*arguments)
+        jax.debug.callback(lambda g: self.heard.append(jax.tree.map(np.array, g)), gradients)
+        return gradients, feedback
+
+
+def total(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *xs: np.sum(xs, axis=0), *trees)
+
+
+def test_what_decentralised_peers_sent_and_what_they_kept_is_the_sum_of_their_gradients(monkeypatch):
+    sent: list[Any] = []
+    put = MemoryLink.put
+    monkeypatch.setattr(
+        MemoryLink, "put", lambda link, value, version: (sent.append(jax.tree.map(np.array, value)), put(link, value, version))[1]
+    )
+    Listened.heard.clear()
+    with started(Listened(unroll=8, widths=(8,), learning_rate=0.01), "decentralised:workers=2,threshold=0.002") as engine:
+        engine.advance(4)
+        jax.effects_barrier()
+        kept = [jax.tree.map(np.array, r.slots["residual"]) for r in engine.replicas]
+    assert len(sent) == len(Listened.heard) == 8
+    values = np.unique(np.abs(np.concatenate([x.ravel() for x in jax.tree.leaves(sent)])))
+    np.testing.assert_allclose(values, [0, 0.002], atol=1e-15)  # nothing but plus or minus the threshold ever travels
+    assert furthest(total(kept), total(Listened.heard)) > 0.002
+    same(total([*sent, *kept]), total(Listened.heard))
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("mode", ["workers=2", "workers=1,mode=async,lag=0"])
+def test_a_sharded_server_clips_by_the_norm_of_all_shards(shards, mode):
+    tight = Plain(unroll=8, widths=(8,), learning_rate=0.01, max_gradient_norm=1e-3)
+    policy = policies.parse(f"central:{mode},shards={shards}")
+    before, state, reports = run(tight, policy)
+    norms = np.sqrt(reports.guard.gradients.sum(-1))
+    assert norms.min() > 1e-2  # every gradient is far beyond the limit
+    moved = jax.tree.map(np.subtract, state.params, before.params)
+    assert np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(moved))) <= 3 * 0.01 * 1e-3 * (1 + 1e-9)
+    same(state, state_under(f"central:{mode}", tight))
+    same(state, state_under("fused:devices=1", tight))
+
+
+def test_an_asynchronous_server_applies_each_gradient_by_itself():
+    """Two workers' gradients at the same params, one after the other, move by the sum of what each moves alone."""
+    begin, after, reports = run(PLAIN, policies.parse("central:workers=2,mode=async"), updates=2)
+    assert int(after.clock.applies) == reports.flows["gradients"].messages == 2
+    with started(PLAIN, "averaging:workers=2,every=9") as alone:
+        alone.advance(1)
+        first, second = (jax.tree.map(np.array, r.slots["state"].params) for r in alone.replicas)
+    same(after.params, jax.tree.map(lambda a, b, p: a + b - p, first, second, begin.params))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_asynchronous_server_counts_lag_and_without_a_bound_drops_nothing(name):
+    _, state, reports = run(ALGORITHMS[name], policies.parse("central:workers=3,mode=async"), updates=6)
+    flow = reports.flows["gradients"]
+    assert flow.messages == flow.lags == int(state.clock.applies) == 6 * ALGORITHMS[name].schedule.applies
+    assert flow.dropped == 0
+    assert flow.lag_max > 1
+    assert 0 < flow.lag_sum / flow.lags <= flow.lag_max
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_bound_on_lag_drops_older_gradients_and_lets_none_through(name, lag):
+    _, state, reports = run(ALGORITHMS[name], policies.parse(f"central:workers=3,mode=async,lag={lag}"), updates=6)
+    flow = reports.flows["gradients"]
+    assert int(state.clock.applies) == flow.messages == 6 * ALGORITHMS[name].schedule.applies
+    assert flow.dropped > 0
+    assert flow.lag_max <= lag
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_async_actors_never_play_with_params_older_than_the_bound(name, lag):
+    policy = policies.parse(f"single_learner_coarse:actors=3,mode=async,lag={lag}")
+    _, _, reports = run(ALGORITHMS[name], policy, updates=6)
+    assert reports.lag_max.max() == reports.flows["experience"].lag_max
+    assert reports.lag_max.max() <= lag
+    if lag:
+        assert reports.lag_max.max() > 0
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_updates_that_wait_for_the_first_actors_drop_what_comes_too_late(lag):
+    policy = policies.parse(f"single_learner_coarse:actors=3,mode=first,first=2,lag={lag}")
+    _, _, reports = run(ALGORITHMS["a2c"], policy, updates=6)
+    flow = reports.flows["experience"]
+    assert reports.lag_max.max() <= lag
+    assert flow.lag_max <= lag
+    if lag == 0:  # the third actor is always late
+        assert flow.dropped > 0
+
+
+def inbox(text: str, slot: str, bound_algorithm: Any = PLAIN) -> tuple[Any, list[MemoryLink], Versions]:
+    """One receiver's end of a channel, and the links that lead to it."""
+    with started(bound_algorithm, text) as engine:
+        number = next(k for k, c in enumerate(engine.plan.channels) if c.slot == slot)
+        route = Route(engine.plan, engine.plan.channels[number])
+    links = {p: MemoryLink(1, 4) for p in route.writers(0)}
+    versions = Versions(1, 1)
+    return make_inbox(route, 0, dict(links), versions), list(links.values()), versions
+
+
+def test_experience_older_than_the_bound_is_dropped_and_counted():
+    box, (link, *_), versions = inbox("single_learner_coarse:actors=1,mode=async,lag=1", "experience")
+    versions.newest = 3
+    for version in (1, 2, 3):
+        link.put(np.full(6, version), version)
+    assert [box.receive() for _ in range(2)][1][1].tolist() == [3] * 6
+    assert (box.flow.dropped, box.flow.messages, box.flow.lag_max) == (1, 2, 1)
+    assert box.receive() == (False, None)
+
+
+def test_experience_that_was_held_over_is_dropped_once_it_is_too_old():
+    box, links, versions = inbox("single_learner_coarse:actors=3,mode=first,first=2", "experience")
+    for p, link in enumerate(links):
+        link.put(np.full(2, p), 0)
+    assert box.receive()[1].tolist() == [0, 0, 1, 1]
+    versions.newest = 1  # what the third actor sent is late by now, though it had been taken in time
+    assert box.receive() == (False, None)
+    assert box.flow.dropped == 1
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+def test_a_replay_draws_exactly_as_many_samples_for_each_row_as_the_schedule_says(stores):
+    algorithm = DQN(unroll=8, draws=3, batch=24, capacity=12 * 8 * 64, warmup=2, widths=(8,))
+    with started(algorithm, f"distributed_replay:actors=2,stores={stores},mode=async") as engine:
+        engine.advance(7)
+        snapshot = engine.snapshot()
+    rows_per_unroll = algorithm.unroll * engine.plan.envs
+    inserted = int(snapshot["buffer"].filled.sum()) - algorithm.warmup * rows_per_unroll
+    drawn = int(snapshot["store_clock"])
+    unrolls, left = divmod(inserted, rows_per_unroll)
+    assert left == 0
+    assert unrolls >= 7
+    # whole updates, but for the one that a store may be in the middle of
+    assert (unrolls - 1) * algorithm.draws <= drawn <= unrolls * algorithm.draws
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("policy", ["fused:devices=1", "single_learner_coarse:actors=2"])
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_lag_is_exact_and_told_for_each_update(name, policy, lag):
+    _, _, reports = run(ALGORITHMS[name], policies.parse(policy), updates=5, lag=lag)
+    expected = np.minimum(np.arange(5), lag)
+    np.testing.assert_array_equal(reports.lag_mean, expected)
+    np.testing.assert_array_equal(reports.lag_max, expected)
+
+
+@pytest.mark.parametrize("policy", ["fused:devices=1", "single_learner_coarse:actors=2"])
+def test_rows_drawn_from_a_replay_are_as_old_as_the_params_that_made_them(policy):
+    _, _, reports = run(ALGORITHMS["dqn"], policies.parse(policy), updates=5)
+    assert reports.lag_max[0] == 0.5  # the second of two draws, from rows of the first params
+    assert (reports.lag_max <= np.arange(5) + 0.5).all()
+    assert (np.diff(reports.lag_mean) > 0).all()
+    assert (reports.lag_mean < reports.lag_max).all()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_row_of_experience_carries_the_version_of_the_params_that_made_it(name, lag, monkeypatch):
+    sent: list[tuple[Any, int]] = []
+    put = MemoryLink.put
+
+    def noted(link: MemoryLink, value: Any, version: int) -> None:
+        if type(value).__name__ == "Experience":
+            sent.append((np.array(value.version), version))
+        put(link, value, version)
+
+    monkeypatch.setattr(MemoryLink, "put", noted)
+    algorithm = ALGORITHMS[name]
+    with started(algorithm, "single_learner_coarse:actors=1", lag=lag) as engine:
+        engine.advance(4)
+    played = sent[algorithm.schedule.warmup :]
+    assert len(played) == 4
+    for update, (rows, version) in enumerate(played):
+        assert rows.shape == (6, 8, 2)
+        made_with = max(update - lag, 0) * algorithm.schedule.applies
+        assert version == made_with
+        assert rows.max() == made_with
+        late = 2 if name == "dqn" else 0  # windows of 3 steps that the last unroll began
+        assert (rows[:, late:] == made_with).all()
+
+
+def test_a_sample_of_the_queue_carries_its_versions_to_grad(monkeypatch):
+    seen: list[np.ndarray] = []
+    put = MemoryLink.put
+
+    def noted(link: MemoryLink, value: Any, version: int) -> None:
+        if type(value).__name__ == "Sample":
+            seen.append(np.array(value.version))
+        put(link, value, version)
+
+    monkeypatch.setattr(MemoryLink, "put", noted)
+    with started(ALGORITHMS["a2c"], "distributed_replay:actors=1,stores=1") as engine:
+        engine.advance(3)
+    assert [v.shape for v in seen] == [(6, 8, 2)] * 3
+    assert [np.unique(v).tolist() for v in seen] == [[0], [1], [2]]
