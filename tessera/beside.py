@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,9 +18,12 @@ from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, un
 from tessera.engines.pool import Member, hire
 from tessera.engines.replica import wide_numbers
 from tessera.envs.base import Environment
+from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
 
 PLACE = Placement(("env", "act"), 1, 1, "cpu", ((0,),))
+PATIENCE = 3
+"""Deaths in a row without an evaluation in between, after which there is no evaluator any more."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class EvaluationJob:
         os.nice(10)  # training goes first
         jax.config.update("jax_enable_x64", self.x64)
         use_compilation_cache()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a successor compiles nothing again
         evaluator = Evaluator(self.algorithm, self.env)
         like = jax.eval_shape(lambda key: published(initial_state(self.algorithm, key, 1)), jax.random.key(0))
         while True:
@@ -49,28 +55,51 @@ class EvaluationJob:
             connection.send_bytes(pack({"kind": "taken"}, {}))
             view = from_leaves(arrays, {"view": like})["view"]
             found = evaluator(view, self.episodes, self.seed)
-            told = {"mean": found.return_mean, "std": found.return_std, "episodes": len(found.returns)}
+            told = {"return_mean": found.return_mean, "return_std": found.return_std}
             connection.send_bytes(pack({"kind": "evaluated", "update": asked["update"], **told}, {}))
 
 
 class SideEvaluator:
     """The driver's end: offers params when the evaluator has nothing to do, and collects what it found."""
 
-    def __init__(self, algorithm: Algorithm, env: Environment, episodes: int, seed: int) -> None:
-        self._job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: Environment,
+        episodes: int,
+        seed: int,
+        note: Callable[[str], None] = print,
+    ) -> None:
+        job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
+        try:
+            self._job = pickle.dumps(job)
+        except Exception as error:  # whatever pickling raises
+            raise TesseraError(
+                f"--evaluate-every: the environment or algorithm cannot be sent to another process ({error}): define "
+                "it at the top level of a module, or leave the option out"
+            ) from None
+        self._note = note
         self._member: Member | None = None
         self._block: int | None = None
         self._busy = False
+        self._in_vain = 0
+        self._words = ""
+        """What the process said before it died."""
         self._found: dict[str, float] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The evaluator's process, if there is one."""
+        return None if self._member is None else self._member.process.pid
 
     def ready(self) -> bool:
         """Whether the evaluator would take params now; a dead one is replaced."""
         self._poll()
-        if self._member is None or not self._member.process.is_alive():
-            self._member = hire(PLACE, ())
-            self._member.connection.send(self._job)
-            self._busy = False
-        return not self._busy
+        if self._member is not None and not self._member.process.is_alive():
+            self._bury(self._member)
+        if self._member is None and self._in_vain < PATIENCE:
+            self._hire()
+        return self._member is not None and not self._busy
 
     def offer(self, update: int, view: View) -> None:
         """Hand over params."""
@@ -96,21 +125,36 @@ class SideEvaluator:
             self._member = None
         self._free()
 
+    def _hire(self) -> None:
+        self._member, self._busy, self._words = hire(PLACE, ()), False, ""
+        with contextlib.suppress(OSError):  # it died at once: the next look sees
+            self._member.connection.send_bytes(self._job)
+
+    def _bury(self, member: Member) -> None:
+        """Say why the process died. One that never gets anything done is not worth another start."""
+        self._poll()
+        self._in_vain += 1
+        over = self._in_vain >= PATIENCE
+        reason = self._words or f"exit code {member.process.exitcode}"
+        self._note(f"the evaluator died ({reason}): {'not started again' if over else 'started again'}")
+        self.close()
+
     def _poll(self) -> None:
         try:
             while self._member is not None and self._member.connection.poll(0):
                 meta, _ = unpack(self._member.connection.recv_bytes())
-                self._note(meta)
+                self._take_in(meta)
         except (EOFError, OSError):
             return
 
-    def _note(self, meta: dict[str, Any]) -> None:
+    def _take_in(self, meta: dict[str, Any]) -> None:
         if meta["kind"] == "taken":
             self._free()
         elif meta["kind"] == "evaluated":
-            self._busy = False
-            mean = math.nan if meta["mean"] is None else meta["mean"]
-            self._found = {"eval/return_mean": mean, "eval/return_std": meta["std"], "eval/update": meta["update"]}
+            self._busy, self._in_vain = False, 0
+            self._found = {f"eval/{name}": meta[name] for name in ("return_mean", "return_std", "update")}
+        else:  # an error: the process ends
+            self._words = meta.get("text", "")
 
     def _free(self) -> None:
         if self._block is not None:

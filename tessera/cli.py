@@ -1,26 +1,23 @@
-"""The command line: train, eval, plot, plan, algorithms, policies, doctor."""
+"""The command line: train, compare, eval, plot, plan, pairs, algorithms, policies, doctor."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import dataclasses
-import inspect
-import io
-import itertools
 import os
 import re
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from tessera.errors import TesseraError, unknown_name
+from tessera.errors import RunFailed, TesseraError, unknown_name
+from tessera.flags import check_flags, field_docs, hyper_parameters, read_flags
+
+__all__ = ["field_docs", "main"]
 
 
 @dataclass
@@ -30,9 +27,10 @@ class WorldOptions:
     env: tyro.conf.Positional[str]
     """Environment: gymnax:CartPole-v1, brax:ant, CartPole-v1 (Gymnasium), envpool:…, ale:pong, py:module.Class."""
     policy: str | None = None
-    """Distribution policy (see `tessera policies`); default: chosen, with a line that says why."""
+    """Distribution policy: a name, maybe with options (central:workers=4,mode=async; see `tessera policies`), a file
+    (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
     actors: int | None = None
-    """Actors, for policies that have them."""
+    """Actors, or workers or learners where the policy has no actors: short for that option of the policy."""
     envs: int | None = None
     """Environments; default: the algorithm's own, at most 16 for host environments."""
     groups: int | None = None
@@ -41,6 +39,8 @@ class WorldOptions:
     """Updates by which acting trails behind; default 0 for device environments, 1 for host environments."""
     precision: Literal["f32", "bf16"] = "f32"
     """Numbers that networks compute in; params stay f32."""
+    engine: Literal["serial", "local"] | None = None
+    """Engine: serial (one thread) or local (processes); default: serial if the policy has one replica of everything."""
 
 
 @dataclass
@@ -63,8 +63,24 @@ class TrainOptions:
     """Seconds between checkpoints, at the least."""
     keep: int = 3
     """Checkpoints to keep."""
+    evaluate_every: int = 0
+    """Updates between greedy evaluations beside training; 0: never."""
+    trace: Path | None = None
+    """File for a timeline of every replica (JSON, for Perfetto or chrome://tracing)."""
+    timeout: float = 60.0
+    """Seconds without progress after which a replica counts as dead."""
+    restarts: int = 20
+    """How often each replica may be started again."""
     quiet: bool = False
     """Show no progress."""
+
+
+@dataclass
+class CompareOptions(TrainOptions):
+    """Which policies, how long, and where to."""
+
+    policies: str = ""
+    """Policies to run one after the other, between commas: fused,central:workers=2,mode=async,hogwild."""
 
 
 @dataclass
@@ -73,6 +89,16 @@ class PlanOptions:
 
     format: str = "table"
     """table, mermaid or json."""
+
+
+@dataclass
+class PairsOptions:
+    """The table of algorithms and policies: which pairs run, and why the others do not."""
+
+    env: str = "gymnax:CartPole-v1"
+    """Environment to plan for."""
+    format: str = "table"
+    """table, markdown or json."""
 
 
 @dataclass
@@ -116,9 +142,11 @@ def main(argv: list[str] | None = None) -> None:
 def _dispatch(arguments: list[str], started: float) -> None:
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": lambda a: _train(a, started),
+        "compare": _compare,
         "eval": _eval,
         "plot": _plot,
         "plan": _plan,
+        "pairs": _pairs,
         "algorithms": _algorithms,
         "policies": _policies,
         "doctor": _doctor,
@@ -139,9 +167,12 @@ def _dispatch(arguments: list[str], started: float) -> None:
 USAGE = """usage: tessera COMMAND …
 
   train ALGORITHM ENV [flags]   train; `tessera train ppo --help` documents every flag
+  compare ALGORITHM ENV --policies a,b,c [flags]
+                                train under several policies; one table
   eval RUN                      play greedy episodes with a run's params
   plot RUN… -o out.png          draw learning curves
   plan ALGORITHM ENV [flags]    show what would run where
+  pairs                         which algorithm runs under which policy
   algorithms | policies         what there is
   doctor                        what this machine offers"""
 
@@ -161,23 +192,50 @@ def _train(arguments: list[str], started: float) -> None:
     )
 
 
+def _compare(arguments: list[str]) -> None:
+    world, options, algorithm = _parse("compare", arguments, CompareOptions)
+    for flag, given in (("--policy", world.policy), ("--actors", world.actors), ("--resume", options.resume)):
+        if given:
+            raise TesseraError(f"{flag} is not for compare: name policies and their options in --policies")
+    from tessera.compare import compare, split_policies, table
+
+    chosen = dataclasses.asdict(options)
+    names = split_policies(chosen.pop("policies"))
+    quiet = chosen.pop("quiet")
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    found = compare(algorithm, world.env, names, say=say, **_placing(world), **chosen)
+    print(table(found))
+    failed = [name for name, summary in found.items() if "failed" in summary]
+    if failed:
+        raise RunFailed(f"{', '.join(failed)} failed")
+
+
+def _pairs(arguments: list[str]) -> None:
+    check_flags(arguments, PairsOptions)
+    options = read_flags(PairsOptions, arguments, "tessera pairs")
+    from tessera.pairs import FORMATS, all_pairs, render
+
+    if options.format not in FORMATS:  # before the work, not after it
+        raise unknown_name("format", options.format, FORMATS)
+    print(render(all_pairs(options.env), options.format))
+
+
 def _plan(arguments: list[str]) -> None:
     world, options, algorithm = _parse("plan", arguments, PlanOptions)
     from tessera.graph.draw import render
     from tessera.train import prepare_plan
 
-    _, _, plan = prepare_plan(
-        algorithm,
-        world.env,
-        _policy(world),
-        **_placing(world),
-    )
+    _, _, plan = prepare_plan(algorithm, world.env, _policy(world), **_placing(world))
     print(render(plan, options.format))
 
 
 def _eval(arguments: list[str]) -> None:
-    _check_flags(arguments, EvalOptions)
-    options = _read_flags(EvalOptions, arguments, "tessera eval")
+    check_flags(arguments, EvalOptions)
+    options = read_flags(EvalOptions, arguments, "tessera eval")
     if options.episodes < 1:
         raise TesseraError(f"--episodes {options.episodes}: at least one is needed")
     from tessera.cache import use_compilation_cache
@@ -192,8 +250,8 @@ def _eval(arguments: list[str]) -> None:
 
 
 def _plot(arguments: list[str]) -> None:
-    _check_flags(arguments, PlotOptions)
-    options = _read_flags(PlotOptions, arguments, "tessera plot")
+    check_flags(arguments, PlotOptions)
+    options = read_flags(PlotOptions, arguments, "tessera plot")
     if not options.runs:
         raise TesseraError("nothing to plot: name one or more run directories")
     from tessera.plot import plot
@@ -215,9 +273,10 @@ def _policies(arguments: list[str]) -> None:
     from tessera import policies
 
     for name in policies.names():
-        policy = policies.get(name)
+        policy, usual = policies.get(name), policies.options(policies.maker(name))
         shape = ", ".join(f"[{f.operators}] × {f.replicas if f.devices == 1 else 'devices'}" for f in policy.fragments)
-        print(f"{name}\n    {policy.summary}\n    {shape}\n    mirrors: {policy.mirrors}")
+        options = ", ".join(f"{key}={str(value).lower()}" for key, value in usual.items())
+        print(f"{name}\n    {policy.summary}\n    {shape}\n    options: {options}\n    mirrors: {policy.mirrors}")
 
 
 def _doctor(arguments: list[str]) -> None:
@@ -246,13 +305,7 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
         raise SystemExit(0 if arguments else 2)
     sys.path.insert(0, os.getcwd())  # for py:module.Class in the folder one stands in
     cls = algorithms.get(arguments[0])
-    fields = [f for f in dataclasses.fields(cls) if f.name != "spec"]
-    hints, helps = get_type_hints(cls), field_docs(cls)
-    made = dataclasses.make_dataclass(
-        cls.__name__,
-        [(f.name, Annotated[hints[f.name], tyro.conf.arg(help=helps.get(f.name, ""))], f) for f in fields],
-    )
-    made.__doc__ = f"Hyper-parameters of {cls.name}."
+    made = hyper_parameters(cls)
 
     def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
         return world, options, algorithm
@@ -262,71 +315,33 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
         "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
         "algorithm": tyro.conf.OmitArgPrefixes[made],  # type: ignore[misc, valid-type]
     }
-    _check_flags(arguments[1:], WorldOptions, options, made)
-    world, chosen, flags = _read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", cls.summary)
-    return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in fields})
-
-
-def _check_flags(arguments: list[str], *classes: type) -> None:
-    """Refuse the first flag that none of the dataclasses has, naming the nearest."""
-    names = {"help"} | {f.name.replace("_", "-") for cls in classes for f in dataclasses.fields(cls)}
-    for argument in arguments:
-        given = argument.removeprefix("--").partition("=")[0].replace("_", "-")
-        if argument.startswith("--") and given.removeprefix("no-") not in names:
-            raise unknown_name("flag", f"--{given}", [f"--{name}" for name in names])
-
-
-def _read_flags(target: Any, arguments: list[str], prog: str, description: str | None = None) -> Any:
-    """Parse with tyro; what it frames in a box of many lines becomes one sentence."""
-    framed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(framed):
-            return tyro.cli(target, args=arguments, prog=prog, description=description)
-    except SystemExit as left:
-        if not left.code:
-            raise
-        rows = [row.strip("│ ") for row in framed.getvalue().splitlines()[1:]]  # the first is the box's title
-        body = itertools.dropwhile(_is_rule, rows)
-        said = itertools.takewhile(lambda row: not _is_rule(row), body)
-        raise TesseraError(f"{' '.join(said).rstrip('.')}: see `{prog} --help`") from None
-
-
-def _is_rule(row: str) -> bool:
-    return set(row) <= set("─-╰╯")
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """The docstrings under a dataclass's fields, its bases' included."""
-    docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, after in zip(body.body, body.body[1:], strict=False):
-            match field, after:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
-                    docs[name] = " ".join(text.split())
-    return docs
+    check_flags(arguments[1:], WorldOptions, options, made)
+    world, chosen, flags = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", cls.summary)
+    return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)})
 
 
 def _placing(world: WorldOptions) -> dict[str, Any]:
     """What `train` and `prepare_plan` want to know of the world besides its name and the policy."""
-    return {"envs": world.envs, "groups": world.groups, "lag": world.lag, "precision": world.precision}
+    return {key: getattr(world, key) for key in ("envs", "groups", "lag", "precision", "engine")}
 
 
 def _policy(world: WorldOptions) -> Any:
-    """The policy that flags ask for; a name alone is left to be looked up."""
+    """The policy that flags ask for; a text alone is left to be looked up."""
     if world.actors is None:
         return world.policy
     from tessera import policies
 
     if world.policy is None:
         raise TesseraError("--actors needs --policy: which policy should have them?")
-    try:
-        return policies.get(world.policy, actors=world.actors)
-    except TypeError:
-        raise TesseraError(f"policy {world.policy!r} has no actors: leave --actors out") from None
+    name, given = policies.split(world.policy)
+    found = policies.find(name)
+    known = policies.options(found) if callable(found) else {}
+    option = next((key for key in ("actors", "workers", "learners") if key in known), None)
+    if option is None:
+        raise TesseraError(f"policy {name!r} has no actors: leave --actors out")
+    if option in given:
+        raise TesseraError(f"--actors {world.actors} and {option}={given[option]} in --policy: give one of them")
+    return policies.parse(f"{name}:" + ",".join(f"{k}={v}" for k, v in {**given, option: world.actors}.items()))
 
 
 def _new_folder(algorithm: str, world: WorldOptions, seed: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,7 +26,9 @@ class Progress:
 Status = Sequence[tuple[str, str, int]]
 """What every replica is doing: title, state, updates made."""
 Streams = Mapping[str, Mapping[str, float]]
-"""Lag, waits and drops of each stream that is cut."""
+"""Lag, waits and drops of each stream that is cut, over the newest updates."""
+STATES = 3
+"""How many different states of a fragment's replicas are told apart."""
 
 
 class Display(Protocol):
@@ -66,6 +69,7 @@ class Lines(Quiet):
     def __init__(self, interval: float = 5.0) -> None:
         self._interval = interval
         self._last = -math.inf
+        self._dropped: Counter[str] = Counter()
 
     def begin(self, title: str) -> None:
         """Print the title."""
@@ -73,10 +77,11 @@ class Lines(Quiet):
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Print a line, unless one was printed just now."""
+        count_drops(self._dropped, streams)
         now = time.monotonic()
         if now - self._last >= self._interval or progress.update >= progress.updates:
             self._last = now
-            print(line(progress), flush=True)
+            print(line(progress, streams, self._dropped), flush=True)
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -84,10 +89,11 @@ class Lines(Quiet):
 
 
 class Live(Quiet):
-    """A bar that moves, with return, steps/s and time left."""
+    """A bar that moves, with return, steps/s and time left; under it what fragments do and how streams flow."""
 
     def __init__(self) -> None:
         from rich.console import Console
+        from rich.live import Live as Screen
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
@@ -100,33 +106,111 @@ class Live(Quiet):
             TextColumn("[cyan]{task.fields[speed]} steps/s[/]"),
             TextColumn("{task.fields[left]} left"),
         )
-        self._bar: Any = Bar(*columns, console=self._console, transient=False)
+        self._bar: Any = Bar(*columns, console=self._console, auto_refresh=False)
         self._task: Any = None
+        self._status: Status = ()
+        self._streams: Streams = {}
+        self._dropped: Counter[str] = Counter()
+        self._screen: Any = Screen(get_renderable=self._render, console=self._console, auto_refresh=False)
 
     def begin(self, title: str) -> None:
         """Print the title; the bar appears with the first progress."""
         self._console.print(title, highlight=False, markup=False)
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
-        """Move the bar."""
+        """Move the bar, and renew what is under it; one thread with no replicas to tell of has the bar alone."""
         fields = {
             "ret": number(progress.train_return),
             "steps": f"{progress.env_steps:,}",
             "speed": f"{progress.steps_per_second:,.0f}",
             "left": clock(progress.seconds_left),
         }
+        count_drops(self._dropped, streams)
+        self._status, self._streams = tuple(status), (streams or {}) if status else {}
         if self._task is None:
             self._task = self._bar.add_task("", total=progress.updates, **fields)
-            self._bar.start()
+            self._screen.start()
         self._bar.update(self._task, completed=progress.update, **fields)
+        self._screen.refresh()
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, highlight=False, markup=False)
 
     def end(self) -> None:
-        """Leave the bar as it is."""
-        self._bar.stop()
+        """Leave the bar and the streams as they are; replicas do nothing any more."""
+        self._status = ()
+        self._screen.stop()
+
+    def _render(self) -> Any:
+        from rich.console import Group
+
+        fragments = table(("fragment", "updates", "state"), fragment_rows(self._status))
+        heads = ("stream", "lag mean/max", "full", "waited", "dropped")
+        streams = table(heads, stream_rows(self._streams, self._dropped))
+        return Group(self._bar.get_renderable(), *(part for part in (fragments, streams) if part.row_count))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """Rows without lines around them; where the terminal is narrow, the last column wraps."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for head in heads:
+        made.add_column(head, no_wrap=head != heads[-1])
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
+
+
+def fragment_rows(status: Status) -> list[tuple[str, str, str]]:
+    """For each fragment: title and replicas, updates made by the last and the first, how many are in which state."""
+    fragments: dict[str, list[tuple[str, int]]] = {}
+    for title, state, done in status:
+        fragments.setdefault(title.rpartition("/")[0], []).append((state, done))
+    rows = []
+    for title, replicas in fragments.items():
+        made = sorted({done for _, done in replicas})
+        updates = f"{made[0]:,}" if len(made) == 1 else f"{made[0]:,} to {made[-1]:,}"
+        count = f" × {len(replicas)}" if len(replicas) > 1 else ""
+        rows.append((title + count, updates, states([state for state, _ in replicas])))
+    return rows
+
+
+def states(found: Sequence[str]) -> str:
+    """What replicas are doing, most of them first; those in rare states are only counted."""
+    counts = Counter(found).most_common()
+    if len(counts) == 1:
+        return found[0]
+    shown = ", ".join(f"{n} {state}" for state, n in counts[:STATES])
+    rest = sum(n for _, n in counts[STATES:])
+    return f"{shown} … and {rest} more" if rest else shown
+
+
+def stream_rows(streams: Streams, dropped: Mapping[str, int]) -> list[tuple[str, str, str, str, str]]:
+    """For each stream: name, lag, how full its queue is, seconds waited for it, messages dropped so far."""
+    return [
+        (
+            name,
+            lag(flow) or "-",
+            f"{flow['fill']:.0%}" if flow.get("messages") else "-",
+            f"{flow.get('wait_seconds', 0.0):.1f} s",
+            f"{dropped.get(name, 0):,}",
+        )
+        for name, flow in sorted(streams.items())  # they come in any order
+    ]
+
+
+def count_drops(dropped: Counter[str], streams: Streams | None) -> None:
+    """Add the newest drops of each stream."""
+    for name, flow in (streams or {}).items():
+        dropped[name] += int(flow.get("dropped", 0))
+
+
+def lag(flow: Mapping[str, float]) -> str:
+    """Mean and maximum lag in updates; empty where there is none to speak of."""
+    return f"{flow['lag_mean']:.1f}/{flow['lag_max']:.3g}" if "lag_mean" in flow else ""
 
 
 def make_display(quiet: bool) -> Display:
@@ -136,12 +220,21 @@ def make_display(quiet: bool) -> Display:
     return Live() if sys.stdout.isatty() else Lines()
 
 
-def line(p: Progress) -> str:
-    """Progress as one line."""
-    return (
-        f"update {p.update}/{p.updates}  steps {p.env_steps:,}  return {number(p.train_return)}  "
-        f"{p.steps_per_second:,.0f} steps/s  {clock(p.seconds_left)} left"
-    )
+def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int] | None = None) -> str:
+    """Progress as one line; of streams only those that lag or have dropped something."""
+    parts = [
+        f"update {p.update}/{p.updates}",
+        f"steps {p.env_steps:,}",
+        f"return {number(p.train_return)}",
+        f"{p.steps_per_second:,.0f} steps/s",
+        f"{clock(p.seconds_left)} left",
+    ]
+    for name, flow in sorted((streams or {}).items()):
+        late = [f"lag {lag(flow)}"] if flow.get("lag_max") else []
+        lost = [f"{dropped[name]:,} dropped"] if dropped and dropped.get(name) else []
+        if late or lost:
+            parts.append(f"{name} {', '.join(late + lost)}")
+    return "  ".join(parts)
 
 
 def number(x: float) -> str:

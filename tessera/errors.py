@@ -18,6 +18,10 @@ class RunFailed(TesseraError):
     exit_code = 1
 
 
+class EnvironmentFailed(RunFailed):
+    """An environment raised; what it raised is the cause, and is shown once."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> TesseraError:
     """Build the error for a name that nobody knows, with the nearest one that somebody does."""
     names = sorted(known)

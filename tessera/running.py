@@ -24,7 +24,7 @@ from tessera.display import Display, Progress, number
 from tessera.engines.local import Interrupted, LocalEngine, RestartsSpent
 from tessera.engines.reports import Reports
 from tessera.engines.serial import SerialEngine
-from tessera.engines.timeline import merge_timelines
+from tessera.engines.timeline import clear_timelines, merge_timelines
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluate import Evaluation, Evaluator
@@ -94,6 +94,7 @@ class Run:
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
     beside: SideEvaluator | None = None
+    processes: dict[str, int] = field(default_factory=dict)
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
@@ -109,6 +110,8 @@ class Run:
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
+        if self.watch.trace is not None:
+            clear_timelines(self.watch.trace)
         engine = make_engine(
             self.plan, self.algorithm, self.env, self.config["seed"], self.updates, self.watch, self.display.note
         )
@@ -116,7 +119,9 @@ class Run:
         try:
             with _signals() as caught:
                 if self.watch.evaluate_every:
-                    self.beside = SideEvaluator(self.algorithm, self.env, self.watch.eval_episodes, self.config["seed"])
+                    self.beside = SideEvaluator(
+                        self.algorithm, self.env, self.watch.eval_episodes, self.config["seed"], self.display.note
+                    )
                 self._begin(engine, found)
                 solved = self._loop(engine, caught)
             if caught:
@@ -269,12 +274,20 @@ class Run:
         self.rows.append(row)
         if self.writer:
             self.writer.write(row)
+        self._note_processes(engine)
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
             m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan
         )
         self.display.show(progress, engine.status(), self.meter.streams)
+
+    def _note_processes(self, engine: Engine) -> None:
+        """Keep processes.json true: which process is which replica."""
+        found = engine.processes()
+        if self.folder is not None and found != self.processes:
+            write_json(self.folder / "processes.json", found)
+        self.processes = found
 
     def _reached(self, look: int, engine: Engine) -> bool:
         """Whether greedy episodes reach the target; tried when training does, and at fixed updates only."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera import algorithms
-from tessera.cli import PlanOptions, TrainOptions, WorldOptions, field_docs, main
+from tessera import algorithms, policies
+from tessera.cli import CompareOptions, PairsOptions, PlanOptions, TrainOptions, WorldOptions, _policy, field_docs, main
 
 ENV = "gymnax:CartPole-v1"
 
@@ -72,6 +72,29 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "resume of nothing": ((*TRAIN, "--resume"), "--resume needs --run-dir"),
     "actors of fused": ((*TRAIN, "--policy", "fused", "--actors", "2"), "policy 'fused' has no actors"),
+    "option of a policy": (
+        (*TRAIN, "--policy", "central:wokers=2"),
+        "option of policy 'central': 'wokers': did you mean 'workers'? its options are workers, shards, mode, lag",
+    ),
+    "value of an option": ((*TRAIN, "--policy", "central:workers=x"), "option workers=x must be a whole number"),
+    "policy file": ((*TRAIN, "--policy", "none.toml"), "policy file none.toml does not exist"),
+    "policy of a module": ((*TRAIN, "--policy", "py:json.dumps"), "needs obj=…"),
+    "actors twice": (
+        (*TRAIN, "--policy", "central:workers=2", "--actors", "3"),
+        "--actors 3 and workers=2 in --policy: give one of them",
+    ),
+    "engine": ((*TRAIN, "--engine", "seral"), "invalid choice 'seral' for argument '--engine'"),
+    "timeout": ((*TRAIN, "--timeout", "-1"), "--timeout -1: it cannot be below zero"),
+    "trace": ((*TRAIN, "--trace", "no/where/t.json"), "--trace no/where/t.json: there is no folder"),
+    "format of pairs": (("pairs", "--format", "tabel"), "unknown format 'tabel': did you mean 'table'?"),
+    "flag of pairs": (("pairs", "--en", "x"), "unknown flag '--en': did you mean '--env'?"),
+    "nothing to compare": (("compare", "ppo", ENV), "--policies names none"),
+    "policy of compare": (("compare", "ppo", ENV, "--policies", "fused,fusd"), "unknown policy 'fusd'"),
+    "one policy for compare": (("compare", "ppo", ENV, "--policy", "fused"), "--policy is not for compare"),
+    "a pair that does not run": (
+        ("compare", "ppo", ENV, "--envs", "2", "--policies", "fused,multi_learner:learners=4"),
+        "multi_learner:learners=4: 2 environments cannot be dealt into 4",
+    ),
     "actors of none": ((*TRAIN, "--actors", "2"), "--actors needs --policy"),
     "no actors": ((*TRAIN, "--policy", "single_learner_coarse", "--actors", "0"), "asks for 0 replicas"),
     "negative lag": ((*TRAIN, "--lag", "-1"), "lag -1"),
@@ -149,6 +172,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
+    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
@@ -171,8 +195,30 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "eval_episodes": 8,
         "checkpoint_every": 1.5,
         "keep": 2,
+        "engine": "serial",
+        "evaluate_every": 5,
+        "trace": Path("t.json"),
+        "timeout": 9.5,
+        "restarts": 3,
         "quiet": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas"),
+    [
+        ("single_learner_coarse", [3, 1]),
+        ("central:shards=2", [3, 2]),
+        ("multi_learner", [3]),
+        ("gorila:learners=2", [3, 1, 2, 2]),
+        ("py:colours.mine:stores=2", [3, 2, 1]),
+    ],
+)
+def test_actors_are_short_for_the_policys_own_word_for_them(text: str, replicas: list[int], tmp_path: Path) -> None:
+    (tmp_path / "colours.py").write_text("from tessera.policies.distributed_replay import policy as mine\n")
+    sys.path.insert(0, str(tmp_path))
+    world = WorldOptions("x", policy=text, actors=3)
+    assert [f.replicas for f in _policy(world).fragments] == replicas
 
 
 def plan(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
@@ -181,7 +227,7 @@ def plan(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 
 def test_a_plan_prints_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = plan(capsys, "--policy", "single_learner_coarse", "--actors", "3", "--envs", "12")
+    shown = plan(capsys, "--policy", "single_learner_coarse", "--actors", "3", "--envs", "12", "--engine", "serial")
     assert f"ppo on {ENV} under single_learner_coarse (serial engine)" in shown
     assert "env+act" in shown
     assert "store+grad+apply" in shown
@@ -209,6 +255,14 @@ def test_a_plan_without_a_policy_says_in_one_line_why_it_chose(capsys: pytest.Ca
     assert "fused, because the environment is pure JAX" in lines[0]
 
 
+def test_a_plan_takes_a_policy_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    colouring = {"fragments": [{"operators": "env act store grad", "replicas": 2}, {"operators": "apply"}]}
+    (tmp_path / "mine.json").write_text(json.dumps(colouring))
+    shown = plan(capsys, "--policy", "mine.json")
+    assert f"ppo on {ENV} under mine (local engine)" in shown
+    assert "env+act+store+grad × 2" in shown
+
+
 def test_plan_leaves_nothing_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan(capsys)
     assert list(tmp_path.iterdir()) == []
@@ -219,9 +273,11 @@ def test_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixture[str]) 
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["a2c", "dqn", "ppo"]
     main(["policies"])
     shown = capsys.readouterr().out.splitlines()
-    assert {"fused", "single_learner_coarse"} <= set(shown)
+    assert set(policies.names()) <= set(shown)
     assert "    [env act store grad apply] × devices" in shown
-    assert any(line.startswith("    mirrors: ") for line in shown)
+    assert "    options: workers=2, shards=1, mode=sync, lag=none" in shown
+    for told in ("    options: ", "    mirrors: "):
+        assert sum(line.startswith(told) for line in shown) == len(policies.names())
 
 
 def test_the_doctor_names_devices_cores_extras_and_caches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,8 +310,9 @@ def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str
             assert docs[field.name].split()[0] in shown.partition(flag)[2] or field.name == "env"
 
 
-def test_every_option_of_plan_is_documented() -> None:
-    assert all(field_docs(PlanOptions)[f.name] for f in dataclasses.fields(PlanOptions))
+@pytest.mark.parametrize("options", [PlanOptions, PairsOptions, CompareOptions])
+def test_every_option_of_a_command_is_documented(options: type) -> None:
+    assert all(field_docs(options)[f.name] for f in dataclasses.fields(options))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["train", "--help"], ["plan", "-h"], ["doctor", "--help"]])

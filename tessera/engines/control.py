@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 from tessera.algorithms.base import Algorithm
 from tessera.engines.channels.local import CONTROL_WORDS, Wiring
@@ -42,6 +41,11 @@ class Job:
     trace: str = ""
     """Where to write a timeline; empty: nowhere."""
 
+    @property
+    def title(self) -> str:
+        """How messages call the replica."""
+        return f"{self.plan.fragments[self.fragment].title}/{self.number}"
+
     def work(self, connection: Connection) -> None:
         """Be that replica until the run is over."""
         from tessera.engines.working import Worker  # JAX and all that is needed only here
@@ -69,6 +73,15 @@ class Control:
     @limit.setter
     def limit(self, value: int) -> None:
         self._words[0] = value
+
+    @property
+    def mark(self) -> int:
+        """Updates after which the driver waits for a report, below the limit; the driver writes it."""
+        return self._words[6]
+
+    @mark.setter
+    def mark(self, value: int) -> None:
+        self._words[6] = value
 
     @property
     def stop(self) -> bool:
@@ -121,13 +134,16 @@ class Control:
     def channel(self, value: int) -> None:
         self._words[5] = value
 
+    @property
+    def sending(self) -> bool:
+        """Whether it waits for room, and not for a message."""
+        return bool(self._words[7])
+
+    @sending.setter
+    def sending(self, value: bool) -> None:
+        self._words[7] = int(value)
+
 
 def place_names(plan: Plan) -> list[tuple[int, int, str]]:
     """Fragment, number and title of every replica, in the order of their places."""
     return [(i, r, f"{f.title}/{r}") for i, f in enumerate(plan.fragments) for r in range(f.replicas)]
-
-
-def describe(value: Any) -> str:
-    """A value, shortened for a message."""
-    text = str(value)
-    return text if len(text) < 200 else text[:197] + "..."

@@ -48,14 +48,15 @@ class Crew:
         timeout: float,
         restarts: int,
         note: Callable[[str], None],
+        deaths: tuple[list[int], list[int]],
     ) -> None:
+        """`deaths` are counted across crews of one run: for each place how many, and how many in a row in vain."""
         self.plan, self.jobs, self.controls, self.bell, self.ledger = plan, jobs, controls, bell, ledger
         self.timeout, self.budget, self.note = timeout, restarts, note
         self.titles = [title for *_, title in place_names(plan)]
         self.started = [False] * len(jobs)
         self.restarted = 0
-        self._deaths = [0] * len(jobs)
-        self._in_vain = [0] * len(jobs)
+        self._deaths, self._in_vain = deaths
         self._done_then = [0] * len(jobs)
         self._members: list[Member | None] = [None] * len(jobs)
         self._finished: set[int] = set()
@@ -82,6 +83,11 @@ class Crew:
         """Whether a place has a living process."""
         member = self._members[place]
         return member is not None and member.process.is_alive()
+
+    def processes(self) -> dict[str, int]:
+        """Titles and process numbers of all that live."""
+        members = zip(self.titles, self._members, strict=True)
+        return {title: m.process.pid for title, m in members if m is not None}
 
     def tell(self, place: int, command: dict[str, Any]) -> None:
         """Send a command."""
@@ -185,10 +191,10 @@ class Crew:
             ends: dict[Any, int] = {}
             for k, m in members.items():
                 ends |= {m.connection: k, m.process.sentinel: k}
-            for ready in wait(list(ends), LOOK_SECONDS):
-                if isinstance(ready, Connection):
-                    self._take_in(ends[ready], ready)
             try:
+                for ready in wait(list(ends), LOOK_SECONDS):
+                    if isinstance(ready, Connection):
+                        self._take_in(ends[ready], ready)
                 for k, m in members.items():
                     if not m.process.is_alive() and not self._closing and self._failure is None:
                         self._take_in(k, m.connection)
@@ -240,6 +246,7 @@ class Crew:
 
     def _bury(self, place: int, member: Member) -> None:
         """A process is dead: say so, and put another in its place if that can be done."""
+        self._members[place] = None
         member.process.join()
         member.connection.close()
         words = self._words.pop(place, {})
@@ -251,11 +258,11 @@ class Crew:
             self._told.add(words["text"])
             self.note(words["trace"].rstrip())
         self._deaths[place] += 1
-        idle = self.controls[place].done == self._done_then[place]
-        self._in_vain[place] = self._in_vain[place] + 1 if idle else 0
+        # who is killed from outside may do better next time; who fails by itself, at once and again, will not
+        in_vain = bool(words) and self.controls[place].done == self._done_then[place]
+        self._in_vain[place] = self._in_vain[place] + 1 if in_vain else 0
         if self._deaths[place] > self.budget or self._in_vain[place] >= PATIENCE:
             times = f"{self._deaths[place]} time{'s' if self._deaths[place] > 1 else ''}"
-            self._members[place] = None
             raise RestartsSpent(
                 f"replica {self.titles[place]} died {times} ({reason}) and is not started again: "
                 f"{'it got nothing done in between' if self._deaths[place] <= self.budget else 'see --restarts'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -113,19 +114,24 @@ class FirstCome(Inbox):
         super().__init__(route, q, links, versions)
         self._held: list[tuple[int, Any]] = []
         self._turn = 0
+        self._heard: Counter[int] = Counter()
+        """Messages of each sender for this update; with a bound on lag nobody may send for two updates at once."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take groups until there are enough."""
         places = self.route.wanted(self.q)
         order = sorted(self.links, key=lambda p: (p < self._turn, p))
         while len(self._held) < len(places):
+            bound = self.route.channel.bound
             ready = [p for p in order if self.links[p].waiting(self.reader[p])]
+            ready = [p for p in ready if bound is None or self._heard[p] <= bound]
             if not ready:
                 return False, None
             for p in ready:
                 self._take(p)
             self._turn = ready[-1] + 1
         chosen, self._held = self._held[: len(places)], self._held[len(places) :]
+        self._heard.clear()
         free = dict.fromkeys(places)
         placed: dict[int, Any] = {}
         for g, value in chosen:
@@ -143,6 +149,7 @@ class FirstCome(Inbox):
             self.flow.dropped += 1
         else:
             self._note(p, message)
+            self._heard[p] += 1
             for k in self.route.shared(p, self.q):
                 value = link.own(self.route.slice(message.value, slice(k, k + 1)))
                 self._held.append((self.route.made(p)[k], value))

@@ -57,7 +57,8 @@ class LocalEngine:
         carried = carried_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
         self.wiring = lay_out(plan, self.routes, self.shapes, shards, carried)
         self._whole = (algorithm, env, seed, horizon, wide_numbers(), trace)
-        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note}
+        deaths = ([0] * self.wiring.processes, [0] * self.wiring.processes)
+        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note, "deaths": deaths}
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
         self.lost = 0
@@ -113,6 +114,7 @@ class LocalEngine:
         self.granted = max(self.granted, self.done + count + ahead)
         counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment, job.number)]
         for k, control in enumerate(self.controls):
+            control.mark = wanted
             control.limit = self.granted if k in counted else FREE
             self.bell.ring(k)
         self._until(lambda: all(self.ledger.reported(k) >= wanted for k in counted))
@@ -162,6 +164,7 @@ class LocalEngine:
         """Go on from a snapshot instead of a start; host environments start new episodes."""
         base = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
         self.crew.rebase(base)
+        self.base = base
         blocks = []
         for k, job in enumerate(self.jobs):
             part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, snapshot)
@@ -187,10 +190,15 @@ class LocalEngine:
         out = []
         for (_, _, title), control in zip(place_names(self.plan), self.controls, strict=True):
             state = STATES[control.state]
-            if state == "waiting" and control.channel < len(self.plan.channels):
-                state = f"waiting for {self.plan.channels[control.channel].stream}"
-            out.append((title, state, control.done))
+            if state == "waiting":
+                sending = "to send" if control.sending else "for"
+                state = f"waiting {sending} {self.plan.channels[control.channel].stream}"
+            out.append((title, state, self.base + control.done))
         return out
+
+    def processes(self) -> dict[str, int]:
+        """Which process is which replica."""
+        return self.crew.processes()
 
     def close(self) -> None:
         """End every process and give the memory back."""

@@ -117,6 +117,10 @@ class SerialEngine:
         """What every replica is doing: one thread needs no telling."""
         return []
 
+    def processes(self) -> dict[str, int]:
+        """Which process is which replica: none besides this one."""
+        return {}
+
     def close(self) -> None:
         """Close host environments."""
         for replica in self.replicas:

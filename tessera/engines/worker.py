@@ -11,7 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tessera.errors import TesseraError
+from tessera.errors import EnvironmentFailed, TesseraError
 
 
 def serve(connection: Connection, cores: tuple[int, ...]) -> None:
@@ -48,6 +48,8 @@ def _attempt(job: Any, connection: Connection) -> bool:
         return True
     except (EOFError, BrokenPipeError):
         os._exit(0)
+    except EnvironmentFailed as error:  # others may go on, and a new one may do better
+        connection.send_bytes(pack({"kind": "error", "text": str(error), "trace": traceback.format_exc()}, {}))
     except TesseraError as error:
         message = {"kind": "refused", "text": str(error), "code": error.exit_code, "trace": traceback.format_exc()}
         connection.send_bytes(pack(message, {}))

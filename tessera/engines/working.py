@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -46,6 +47,7 @@ class Worker:
         jax.config.update("jax_enable_x64", job.x64)
         use_compilation_cache()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        ctypes.CDLL(None).prctl(15, f"{job.title}".encode()[:15])  # what ps and top show
         self.arena = Arena.attach(*job.arena)
         self.bell = Bell(self.arena, job.wiring.bells, job.wiring.processes + 1, job.place)
         self.control = Control(self.arena, job.wiring, job.place)
@@ -99,7 +101,8 @@ class Worker:
             if self.control.limit <= done and not self.control.stop and not self.connection.poll(0):
                 self.bell.wait(seen, LOOK_SECONDS)
             return
-        count = min(limit - done, CHUNK) if limit < FREE else self.free_chunk
+        mark = self.control.mark
+        count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else self.free_chunk
         begun = time.perf_counter()
         self._run(self.replica.programs.updates, count)
         self.replica.note_reports(count)
@@ -133,13 +136,11 @@ class Worker:
 
     def _wait(self, node: Send | Recv, seen: int) -> None:
         begun = time.monotonic()
-        self.control.channel = node.channel
+        self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
         self.control.state = WAITING
         self.bell.wait(seen, LOOK_SECONDS)
         self.control.state = RUNNING
         self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
-        if self.replica.timeline is not None:
-            self.replica.timeline.span(node, begun, waiting=True)
 
     def _report(self, first: int) -> None:
         if self.replica.timeline is not None:

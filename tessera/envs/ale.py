@@ -42,6 +42,8 @@ def make(
 class AleEnvironment(HostEnvironment):
     """One Atari game; a replica opens one vector environment, which resets in the step ending an episode."""
 
+    threaded = True
+
     def __init__(self, name: str, factory: Any, num_threads: int, options: dict[str, Any]) -> None:
         self.name = f"ale:{name}"
         self._game, self._factory, self._threads, self._options = name, factory, num_threads, options

@@ -128,6 +128,8 @@ class HostEnvironment:
     spec: Spec
     masks: bool = False
     """Whether some steps are reset steps, so that `Timestep.valid` is an array and not None."""
+    threaded: bool = False
+    """Whether stepping lets other threads of this process run, so that half of the environments may step meanwhile."""
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group].

@@ -37,6 +37,8 @@ class EnvPoolEnvironment(HostEnvironment):
 
     masks = True
 
+    threaded = True
+
     def __init__(self, name: str, num_threads: int, options: dict[str, Any]) -> None:
         import envpool
 

@@ -19,9 +19,13 @@ def table(plan: Plan) -> str:
         f"lag       {_lag(plan)}",
         "",
     ]
-    fragments = [("fragment", "replicas", "processes", "cores", "threads", "devices", "groups per replica")]
+    fragments: list[tuple[str, ...]] = [
+        ("fragment", "replicas", "processes", "cores", "threads", "devices", "groups per replica")
+    ]
     fragments += [_fragment(plan, f) for f in plan.fragments]
-    channels = [("stream", "from", "to", "route", "rate", "kind", "mode", "lag", "capacity", "codec")]
+    channels: list[tuple[str, ...]] = [
+        ("stream", "from", "to", "route", "rate", "kind", "mode", "lag", "capacity", "codec")
+    ]
     channels += [_channel(plan, c) for c in plan.channels]
     tail = _columns(channels) if plan.channels else ["no stream is cut"]
     inside = [f"within {f.title}: {_collectives(f)} over {f.devices} devices" for f in plan.fragments if f.devices > 1]

@@ -45,7 +45,7 @@ def parse(text: str) -> Policy:
     `py:module.attribute` (a Policy, or a function that makes one).
     """
     name, given = split(text)
-    made = _find(name)
+    made = find(name)
     if isinstance(made, Policy):
         if given:
             raise TesseraError(f"policy {name!r} has no options, got {', '.join(given)}: leave them out")
@@ -59,6 +59,19 @@ def parse(text: str) -> Policy:
     found = made(**values)
     if not isinstance(found, Policy):
         raise TesseraError(f"policy {name!r} gave {type(found).__name__} instead of a Policy")
+    return found
+
+
+def find(name: str) -> Policy | Maker:
+    """What a name, a file or `py:module.attribute` stands for: a policy, or the function that makes one."""
+    if name.startswith("py:"):
+        found = import_target(name.removeprefix("py:"))
+    elif name.endswith(SUFFIXES) or "/" in name:
+        found = load(Path(name))
+    else:
+        found = maker(name)
+    if not isinstance(found, Policy) and (isinstance(found, type) or not callable(found)):
+        raise TesseraError(f"{name!r} is neither a Policy nor a function that makes one")
     return found
 
 
@@ -86,18 +99,6 @@ def _parameters(function: Maker) -> dict[str, inspect.Parameter]:
     """What a function takes by name."""
     loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return {key: p for key, p in inspect.signature(function).parameters.items() if p.kind not in loose}
-
-
-def _find(name: str) -> Policy | Maker:
-    if name.startswith("py:"):
-        found = import_target(name.removeprefix("py:"))
-    elif name.endswith(SUFFIXES) or "/" in name:
-        found = load(Path(name))
-    else:
-        found = maker(name)
-    if not isinstance(found, Policy) and (isinstance(found, type) or not callable(found)):
-        raise TesseraError(f"{name!r} is neither a Policy nor a function that makes one")
-    return found
 
 
 def _check_names(name: str, function: Maker, given: Mapping[str, Any]) -> None:

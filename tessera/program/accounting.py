@@ -42,8 +42,7 @@ def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Pla
     counted = 1 if timestep.valid is None else timestep.valid
     total, length = episode.total + timestep.reward * counted, episode.length + counted
     done = timestep.terminated | timestep.truncated
-    fresh = Episode(xp.where(done, 0, total).astype(total.dtype), xp.where(done, 0, length).astype(xp.int32))
-    return fresh, Played(done, total, length.astype(xp.int32), timestep.valid)
+    return Episode(xp.where(done, 0, total), xp.where(done, 0, length)), Played(done, total, length, timestep.valid)
 
 
 def no_episode(reward: Any, xp: Any) -> Episode:

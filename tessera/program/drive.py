@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tessera.program.halves import in_halves, run_in_halves
 from tessera.program.lowering import fetch
 from tessera.program.nodes import REPORTS, SLOTS, Collective, Every, Node, Op, Recv, Repeat, Segment, Send, effects
 
@@ -29,8 +30,8 @@ class Port(Protocol):
 class Timeline(Protocol):
     """Where it is noted what happened when."""
 
-    def span(self, node: Node, begin: float) -> None:
-        """Note what a node did from `begin`, by the monotonic clock, until now."""
+    def span(self, node: Node, begin: float, waiting: bool = False) -> float:
+        """Note what a node did, or that it waited, from `begin` until now, by the monotonic clock; returns now."""
 
 
 def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline | None = None) -> Iterator[Node]:
@@ -47,14 +48,17 @@ def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline 
             case Send():
                 while not port.send(node.channel, slots[node.slot]):
                     yield node
-                    begin = time.monotonic() if timeline is not None else 0.0
+                    begin = timeline.span(node, begin, waiting=True) if timeline is not None else 0.0
             case Recv():
                 arrived, value = port.receive(node.channel)
                 while not arrived:
                     yield node
-                    begin = time.monotonic() if timeline is not None else 0.0
+                    begin = timeline.span(node, begin, waiting=True) if timeline is not None else 0.0
                     arrived, value = port.receive(node.channel)
                 slots[node.slot] = value
+            case Repeat() if timeline is None and in_halves(node, slots):
+                run_in_halves(node, slots, _run_one)
+                continue
             case Repeat():
                 yield from _repeat(node, slots, port, timeline)
                 continue
@@ -66,6 +70,14 @@ def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline 
                 raise TypeError(f"a collective outside of a segment: {node}")
         if timeline is not None:
             timeline.span(node, begin)
+
+
+def _run_one(node: Node, slots: Slots) -> None:
+    """Run a node that exchanges nothing."""
+    if isinstance(node, Segment):
+        call(node, slots)
+    elif isinstance(node, Op):
+        slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads)), strict=True))
 
 
 def call(segment: Segment, slots: Slots) -> None:

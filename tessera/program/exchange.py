@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.base import Algorithm, Clock, State
+from tessera.errors import TesseraError
 
 
 class Alone(NamedTuple):
@@ -164,5 +165,7 @@ def shards_of(algorithm: Algorithm, count: int) -> Shards:
     """The shards of an algorithm's params."""
     template = jax.eval_shape(algorithm.init, jax.random.key(0))
     if len({x.dtype for x in jax.tree.leaves(template)}) > 1:
-        raise TypeError("params of several dtypes cannot be cut into flat ranges")
+        raise TesseraError(
+            f"params of {algorithm.name} have several dtypes and cannot be cut into flat ranges: use one shard only"
+        )
     return Shards(template, count)

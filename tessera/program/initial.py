@@ -16,6 +16,7 @@ from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
 from tessera.program.compile import partition
 from tessera.program.exchange import shards_of
+from tessera.program.halves import open_environments
 from tessera.program.keys import derive, root_key
 from tessera.program.training import Training, acting, over_envs, published
 
@@ -37,7 +38,7 @@ def initial_slots(
     slots = jax.jit(make, out_shardings=_shardings(make, arguments, mesh))(*arguments)
     env = training.env
     if "env" in plan.fragments[index].operators and isinstance(env, HostEnvironment):
-        slots |= {"env_state": env.open(ids, seed), "env_clock": np.int32(0)}
+        slots |= {"env_state": open_environments(env, ids, seed), "env_clock": np.int32(0)}
     return slots
 
 

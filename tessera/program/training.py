@@ -13,7 +13,7 @@ import numpy as np
 
 from tessera.algorithms.base import Algorithm, State, Transition, View
 from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
-from tessera.errors import TesseraError
+from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
@@ -300,7 +300,7 @@ class Training:
         if isinstance(env, HostEnvironment):
 
             def host_reset(vector: Any) -> tuple[Any, ...]:
-                timestep = vector.reset()
+                timestep = _played(env, "reset", vector.reset)
                 return vector, timestep, no_episode(timestep.reward, np)
 
             return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
@@ -320,7 +320,7 @@ class Training:
         if isinstance(env, HostEnvironment):
 
             def host_step(vector: Any, actions: Any, episode: Episode) -> tuple[Any, ...]:
-                timestep = vector.step(bound(np.asarray(actions), np))
+                timestep = _played(env, "step", vector.step, bound(np.asarray(actions), np))
                 return vector, timestep, *account(episode, timestep, np)
 
             return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
@@ -387,6 +387,14 @@ class Training:
             Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
             self._view(),
         )
+
+
+def _played(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:
+    """Call an environment; what it raises is passed on by its name."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise EnvironmentFailed(f"environment {env.name} raised {type(error).__name__} in {what}(): {error}") from error
 
 
 def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:

@@ -160,5 +160,5 @@ def test_a_line_that_names_no_policy_says_why(text, why):
 
 
 def test_an_option_that_python_gives_and_the_policy_has_not_is_refused_too():
-    with pytest.raises(TesseraError, match="'actors'.* its options are devices"):
+    with pytest.raises(TesseraError, match=r"'actors'.* its options are devices"):
         policies.get("fused", actors=2)

@@ -184,7 +184,7 @@ def test_waiting_for_the_first_few_actors_makes_updates_of_their_share():
     plan = make_plan(waiting, QUEUE, 16)
     assert (plan.groups, plan.batches, plan.envs_per_update) == (8, 6, 12)
     assert make_plan(waiting, dataclasses.replace(REPLAY, batch=15), 16).groups == 4
-    with pytest.raises(TesseraError, match="a draw of 32 rows cannot be dealt .* to wait for 3 of 4 actors"):
+    with pytest.raises(TesseraError, match=r"a draw of 32 rows cannot be dealt .* to wait for 3 of 4 actors"):
         make_plan(waiting, REPLAY, 16)
 
 

@@ -81,7 +81,7 @@ IN_LOCK_STEP: tuple[str, ...] = (
     "gorila:bundled=true,actors=1,shards=2,lag=0",
     *(f"decentralised:workers={n},lag=0" for n in (1, 2, 3)),
 )
-"""Asynchronous policies with a bound on lag of 0, and one replica of `grad` or, where there is no server, an all-reduce."""
+"""Asynchronous policies with a bound on lag of 0 and one replica of `grad`; without a server, an all-reduce."""
 
 
 def colouring(text: str) -> Policy:

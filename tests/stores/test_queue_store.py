@@ -30,3 +30,10 @@ def test_it_traces_into_a_compiled_program():
         return store.sample(store.update(buffer, jnp.zeros(1, jnp.int32), jnp.ones(1)), jax.random.key(0)).rows
 
     np.testing.assert_array_equal(program(jnp.arange(4.0).reshape(2, 2)), [[0, 1], [2, 3]])
+
+
+def test_versions_of_rows_pass_through():
+    store = Queue()
+    version = jnp.arange(6).reshape(3, 2)
+    sample = store.sample(store.put((), Experience(jnp.zeros((3, 2)), version=version)), jax.random.key(0))
+    np.testing.assert_array_equal(sample.version, version)

@@ -253,3 +253,36 @@ def test_a_host_replay_may_be_filled_and_drawn_from_at_the_same_time():
         host.put(experience(4 * i, 2, 2))
     thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "some"])
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_rows_are_drawn_with_the_version_of_the_params_that_made_them(prioritised, masked):
+    store = Replay(24, 64, prioritised=prioritised)
+    buffer = store.init(ROW, 6)
+    for i in range(7):  # three times around
+        rows = experience(6 * i, 3, 2, jnp.ones((3, 2), bool).at[1, 1].set(False) if masked else None)
+        buffer = store.put(buffer, rows._replace(version=rows.rows["id"] // 6))
+    drawn = store.sample(buffer, jax.random.key(1))
+    np.testing.assert_array_equal(drawn.version, drawn.rows["id"] // 6)
+    assert len(np.unique(drawn.version)) > 2
+
+
+def test_rows_of_no_known_version_count_as_made_with_the_first_params():
+    store = Replay(6, 4)
+    buffer = store.put(store.init(ROW, 6), experience(0, 3, 2))
+    assert not np.any(store.sample(buffer, jax.random.key(0)).version)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("capacity", [24, 9000])
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_many_groups_are_put_and_drawn_with_numbers_of_64_bits(prioritised, capacity):
+    store = Replay(capacity, 4, prioritised=prioritised)
+    buffers = jax.vmap(lambda _: store.init(ROW, 6))(jnp.arange(3))
+    one = experience(0, 3, 2)
+    many = Experience(jax.tree.map(lambda x: jnp.stack([x] * 3), one.rows))
+    buffers = jax.vmap(store.put)(buffers, many)
+    drawn = jax.vmap(store.sample)(buffers, jax.random.split(jax.random.key(0), 3))
+    assert drawn.rows["id"].shape == (3, 4)
+    assert (drawn.rows["id"] < 6).all()
