@@ -30,6 +30,8 @@ from sb3_ppo import ENV, OURS, SETTINGS
 from tessera import PPO
 from tessera.train import train
 
+ENVS = (64, 128, 256)
+"""Environments of Tessera; with more, 500,000 steps are too few updates to learn from."""
 ALIKE = 64
 """Environments of the comparison of like with like."""
 
@@ -101,9 +103,6 @@ def compare(ours: Trained, theirs: Trained, steps: int, pairs: int) -> Told:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sb3", required=True, help="interpreter that has Stable-Baselines3")
-    parser.add_argument(
-        "--envs", type=int, nargs="+", default=[64, 128, 256], help="of Tessera, to choose from; 64 must be one"
-    )
     parser.add_argument("--steps", type=int, default=500_000, help="of each training run")
     parser.add_argument("--scan", type=int, default=50_000, help="steps of each run that only finds the fastest")
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs")
@@ -111,7 +110,7 @@ def main() -> None:
     script = str(Path(__file__).parent / "sb3_ppo.py")
     command = [options.sb3, script, "--on-demand"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        ours = {f"tessera {envs} envs": tessera_ppo(envs) for envs in options.envs}
+        ours = {f"tessera {envs} envs": tessera_ppo(envs) for envs in ENVS}
         theirs = {f"sb3 {name}, {t} threads": sb3_ppo(process, name, t) for name in SETTINGS for t in (1, 2)}
         speeds = scan(ours, 4 * options.scan) | scan(theirs, options.scan)
         like = [name for name in theirs if name.startswith(f"sb3 {ALIKE} envs, ") and "minibatch" not in name]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -15,10 +13,9 @@ import jax
 
 from tessera.algorithms.base import Algorithm, View
 from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, unpack, write_block
-from tessera.engines.pool import Member, hire
+from tessera.engines.pool import Member, assign, hire
 from tessera.engines.replica import wide_numbers
 from tessera.envs.base import Environment
-from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
 
 PLACE = Placement(("env", "act"), 1, 1, "cpu", ((0,),))
@@ -70,14 +67,7 @@ class SideEvaluator:
         seed: int,
         note: Callable[[str], None] = print,
     ) -> None:
-        job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
-        try:
-            self._job = pickle.dumps(job)
-        except Exception as error:  # whatever pickling raises
-            raise TesseraError(
-                f"--evaluate-every: the environment or algorithm cannot be sent to another process ({error}): define "
-                "it at the top level of a module, or leave the option out"
-            ) from None
+        self._job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
         self._note = note
         self._member: Member | None = None
         self._block: int | None = None
@@ -86,6 +76,7 @@ class SideEvaluator:
         self._words = ""
         """What the process said before it died."""
         self._found: dict[str, float] = {}
+        self._hire()
 
     @property
     def pid(self) -> int | None:
@@ -127,8 +118,7 @@ class SideEvaluator:
 
     def _hire(self) -> None:
         self._member, self._busy, self._words = hire(PLACE, ()), False, ""
-        with contextlib.suppress(OSError):  # it died at once: the next look sees
-            self._member.connection.send_bytes(self._job)
+        assign(self._member, self._job)
 
     def _bury(self, member: Member) -> None:
         """Say why the process died. One that never gets anything done is not worth another start."""

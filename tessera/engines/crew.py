@@ -16,7 +16,7 @@ from tessera.engines.channels.shared import Bell
 from tessera.engines.control import RUNNING, Control, Job, place_names
 from tessera.engines.ledger import Ledger
 from tessera.engines.packing import Arrays, read_block, unpack
-from tessera.engines.pool import Member, dismiss, hire
+from tessera.engines.pool import Member, assign, dismiss, hire
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.plan import Plan, cores
 
@@ -160,16 +160,7 @@ class Crew:
         self.controls[place].begin()
         self._done_then[place] = self.controls[place].done
         member = hire(self.plan.fragments[job.fragment], self._cores(place))
-        try:
-            member.connection.send(job)
-        except BrokenPipeError:
-            pass  # it died at once, and the watcher will see
-        except Exception as error:  # whatever pickling raises
-            member.kill()
-            raise TesseraError(
-                f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
-                "of a module, or use --engine serial"
-            ) from None
+        assign(member, job)
         self._members[place] = member
 
     def _cores(self, place: int) -> tuple[int, ...]:

@@ -112,13 +112,15 @@ class FirstCome(Inbox):
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         super().__init__(route, q, links, versions)
-        self._held: list[tuple[int, Any]] = []
+        self._held: list[tuple[int, Any, Message]] = []
+        """Groups that were taken, each with what told its version."""
         self._turn = 0
         self._heard: Counter[int] = Counter()
         """Messages of each sender for this update; with a bound on lag nobody may send for two updates at once."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take groups until there are enough."""
+        self._drop_late()
         places = self.route.wanted(self.q)
         order = sorted(self.links, key=lambda p: (p < self._turn, p))
         while len(self._held) < len(places):
@@ -134,11 +136,11 @@ class FirstCome(Inbox):
         self._heard.clear()
         free = dict.fromkeys(places)
         placed: dict[int, Any] = {}
-        for g, value in chosen:
+        for g, value, _ in chosen:
             if g in free:
                 placed[g] = value
                 del free[g]
-        extra = [value for k, (g, value) in enumerate(chosen) if not any(value is v for v in placed.values())]
+        extra = [value for _, value, _ in chosen if not any(value is v for v in placed.values())]
         placed |= dict(zip(free, extra, strict=True))
         return True, self.route.join([placed[g] for g in places])
 
@@ -150,10 +152,18 @@ class FirstCome(Inbox):
         else:
             self._note(p, message)
             self._heard[p] += 1
+            version = Message(None, message.version)  # the value itself goes with its release
             for k in self.route.shared(p, self.q):
                 value = link.own(self.route.slice(message.value, slice(k, k + 1)))
-                self._held.append((self.route.made(p)[k], value))
+                self._held.append((self.route.made(p)[k], value, version))
         link.release(reader)
+
+    def _drop_late(self) -> None:
+        """Drop what came in time but grew too old since, because earlier updates had enough without it."""
+        late = [held for held in self._held if self._late(held[2])]
+        if late:
+            self.flow.dropped += len({id(message) for _, _, message in late})
+            self._held = [held for held in self._held if not self._late(held[2])]
 
 
 class Any1(Inbox):

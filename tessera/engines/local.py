@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,10 @@ from tessera.program.initial import initial_shapes
 from tessera.program.shapes import carried_shape, slot_shapes
 
 __all__ = ["Interrupted", "LocalEngine", "RestartsSpent"]
+
+
+NUDGE_SECONDS = 1.0
+"""How long shards of a server that are done wait for others before they go on."""
 
 
 class LocalEngine:
@@ -94,6 +99,7 @@ class LocalEngine:
         self.ledger = Ledger(driver)
         self.done = 0
         self.granted = 0
+        self._nudged = time.monotonic()
         self.base = base
         self.crew = Crew(self.plan, self.jobs, self.controls, self.bell, self.ledger, **self._options)
         self.crew.hire_all()
@@ -112,12 +118,9 @@ class LocalEngine:
             raise ValueError(f"between 1 and {CHUNK} updates at a time, not {count}")
         wanted = max(self.done + count, self.granted if not ahead else 0)
         self.granted = max(self.granted, self.done + count + ahead)
-        counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment, job.number)]
-        for k, control in enumerate(self.controls):
-            control.mark = wanted
-            control.limit = self.granted if k in counted else FREE
-            self.bell.ring(k)
-        self._until(lambda: all(self.ledger.reported(k) >= wanted for k in counted))
+        counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
+        self._grant(counted, wanted)
+        self._until(lambda: self._reached(counted, wanted))
         made = min(CHUNK, min(self.ledger.reported(k) for k in counted) - self.done)
         told = self.ledger.take(self.plan, counted, self.done, made)
         self.done += made
@@ -126,6 +129,24 @@ class LocalEngine:
             reports.flows.setdefault(stream, Flow()).merge(flow)
         self._note_restarts()
         return reports
+
+    def _grant(self, counted: list[int], wanted: int) -> None:
+        for k, control in enumerate(self.controls):
+            control.mark = wanted
+            control.limit = self.granted if k in counted else FREE
+            self.bell.ring(k)
+
+    def _reached(self, counted: list[int], wanted: int) -> bool:
+        """Whether all have made the updates; shards that are done are nudged if others get no more gradients."""
+        done = [self.ledger.reported(k) >= wanted for k in counted]
+        if self.plan.solo and any(done) and not all(done):  # they may have dropped other gradients than the others
+            if time.monotonic() > self._nudged + NUDGE_SECONDS:
+                self._nudged = time.monotonic()
+                self.granted += 1
+                self._grant(counted, wanted)
+        else:
+            self._nudged = time.monotonic()
+        return all(done)
 
     @property
     def params_like(self) -> Any:

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tessera.engines.worker import serve
+from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
 
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
@@ -48,6 +49,20 @@ def hire(placed: Placement, cores: tuple[int, ...]) -> Member:
         if member.process.is_alive():
             return member
     return _spawner.submit(_spawn, kind, cores).result()
+
+
+def assign(member: Member, job: Any) -> None:
+    """Send a process its job; one that cannot be sent is refused, and the process ended."""
+    try:
+        member.connection.send(job)
+    except OSError:
+        return  # it died at once, and whoever watches it will see
+    except Exception as error:  # whatever pickling raises
+        member.kill()
+        raise TesseraError(
+            f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
+            "of a module, or use --engine serial without --evaluate-every"
+        ) from None
 
 
 def dismiss(member: Member) -> None:

@@ -67,7 +67,7 @@ class SerialEngine:
         del ahead
         if not 1 <= count <= CHUNK:
             raise ValueError(f"between 1 and {CHUNK} updates at a time, not {count}")
-        counted = [self.plan.counted(r.fragment, r.number) for r in self.replicas]
+        counted = [self.plan.counted(r.fragment) for r in self.replicas]
         self._run(
             [
                 r.run(r.programs.updates, count) if mine else None
@@ -149,8 +149,17 @@ class SerialEngine:
                     ending.discard(k)
                     turned = True
             if ending and not turned and before == self._progress():
+                if self._nudge(turns, ending):
+                    continue
                 stuck = ", ".join(self.replicas[k].title for k in sorted(ending))
                 raise RunFailed(f"every fragment waits for another: {stuck}; this colouring deadlocks")
+
+    def _nudge(self, turns: list[Iterator[Node] | None], ending: set[int]) -> bool:
+        """Let a server's shards that are done go on while others are not: they may have dropped other gradients."""
+        done = [k for k, turn in enumerate(turns) if turn is not None and k not in ending and k not in self.running]
+        for k in done if self.plan.solo else ():
+            self.running[k] = self.replicas[k].run(self.replicas[k].programs.updates, 1)
+        return bool(done) and self.plan.solo
 
     def _progress(self) -> int:
         return sum(link.moved for link in self.links.values())

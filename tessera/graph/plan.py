@@ -141,12 +141,9 @@ class Plan:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.operators)
 
-    def counted(self, index: int, number: int = 0) -> bool:
-        """Whether a replica makes a set number of updates; others run until these are done.
-
-        Of a server's shards that take what comes only the first is counted, since none may wait for another.
-        """
-        return not self.asynchronous or ("apply" in self.fragments[index].operators and number == 0)
+    def counted(self, index: int) -> bool:
+        """Whether a fragment's replicas make a set number of updates; others run until these are done."""
+        return not self.asynchronous or "apply" in self.fragments[index].operators
 
     def channel(self, slot: str, source: int | None = None) -> Channel | None:
         """The channel of a slot, if it has one."""

@@ -184,12 +184,6 @@ def test_async_actors_never_play_with_params_older_than_the_bound(name, lag):
         assert reports.lag_max.max() > 0
 
 
-HELD_OVER = pytest.mark.xfail(
-    reason="engines/inbox.py: FirstCome looks at the age of a group when it takes it, not when it uses it", strict=True
-)
-
-
-@HELD_OVER
 @pytest.mark.parametrize("lag", [0, 2])
 def test_updates_that_wait_for_the_first_actors_drop_what_comes_too_late(lag):
     policy = policies.parse(f"single_learner_coarse:actors=3,mode=first,first=2,lag={lag}")
@@ -221,7 +215,6 @@ def test_experience_older_than_the_bound_is_dropped_and_counted():
     assert box.receive() == (False, None)
 
 
-@HELD_OVER
 def test_experience_that_was_held_over_is_dropped_once_it_is_too_old():
     box, links, versions = inbox("single_learner_coarse:actors=3,mode=first,first=2", "experience")
     for p, link in enumerate(links):

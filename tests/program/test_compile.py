@@ -126,7 +126,7 @@ def test_what_a_program_replaces_is_given_up_to_it(engine, beginning):
     engine.advance(1)
     assert all(x.is_deleted() for leaves in before.values() for x in leaves)
     assert not any(x.is_deleted() for x in kept)
-    (segment,) = engine.programs[0]
+    (segment,) = engine.replicas[0].programs.updates
     assert isinstance(segment, Segment)
     assert set(before) <= set(segment.donated)
 
@@ -187,10 +187,9 @@ def test_every_donated_buffer_comes_back_as_itself_and_not_as_another_of_its_sha
     engine = SerialEngine(plan, bound, env, 0, 10)
     engine.start()
     slots = engine.replicas[0].slots
-    (update,) = engine.programs[0]
+    (update,) = engine.replicas[0].programs.updates
     learn = next(n for n in update.body if isinstance(n, Segment) and "state" in n.donated)
-    slots["count"] = np.int32(1)
-    engine._run(engine.programs)
+    engine.advance(1)
     gone = {s: slots[s] for s in learn.donated}
     seen = {s: slots.get(s) for s in learn.reads}
     text = learn.function.lower(gone, seen).as_text()
