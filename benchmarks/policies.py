@@ -40,14 +40,14 @@ CASES: dict[str, str] = {
     "central:shards=2,mode=async": "a2c",
     "distributed_replay": "dqn",
     "distributed_replay:mode=async": "dqn",
-    "gorila": "dqn",
-    "gorila:bundled=true": "dqn",
+    "gorila": "a2c",
+    "gorila:bundled=true": "a2c",
     "split_inference": "ppo",
     "hogwild": "a2c",
     "averaging": "ppo",
     "averaging:every=4": "ppo",
     "decentralised": "a2c",
-    "decentralised:threshold=0.001": "a2c",
+    "decentralised:threshold=0.01": "a2c",
     "mirrored": "ppo",
 }
 """What is run, and the algorithm, with its default flags, that it is run with."""

@@ -39,6 +39,8 @@ CHUNK_SECONDS = 0.5
 LOOKS = 100
 """How often in a run the target return is looked at; at fixed updates, so that a run's end does not depend on speed."""
 EVALUATION_SEED = 1_000_003
+MOST_ROWS = 20_000
+"""Rows of metrics that are kept in memory."""
 
 Engine = SerialEngine | LocalEngine
 
@@ -272,6 +274,8 @@ class Run:
         if self.beside is not None:
             row |= self.beside.newest()
         self.rows.append(row)
+        if len(self.rows) > MOST_ROWS:  # of a very long run every second one is kept; all are in metrics.jsonl
+            del self.rows[::2]
         if self.writer:
             self.writer.write(row)
         self._note_processes(engine)
