@@ -25,6 +25,8 @@ check: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fused.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/acting.py
 
 clean:
 	rm -rf $(VENV) .venv-* .jax_cache .pytest_cache .mypy_cache .ruff_cache build *.egg-info

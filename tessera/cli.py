@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from tessera.errors import RunFailed, TesseraError, unknown_name
+from tessera.errors import EnvironmentFailed, RunFailed, TesseraError, unknown_name
 from tessera.flags import check_flags, field_docs, hyper_parameters, read_flags
 
 __all__ = ["field_docs", "main"]
@@ -130,6 +131,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _dispatch(arguments, started)
     except TesseraError as error:
+        if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         print(f"tessera: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 
 STARTING, RUNNING, WAITING, IDLE = range(4)
+"""STARTING also while a program is compiled: that takes as long as it takes, and is not hanging."""
 STATES = ("starting", "running", "waiting", "idle")
 
 FREE = 1 << 60

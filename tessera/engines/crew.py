@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tessera.engines.channels.shared import Bell
-from tessera.engines.control import RUNNING, Control, Job, place_names
+from tessera.engines.control import STARTING, Control, Job, place_names
 from tessera.engines.ledger import Ledger
 from tessera.engines.packing import Arrays, read_block, unpack
 from tessera.engines.pool import Member, assign, dismiss, hire
@@ -230,7 +230,7 @@ class Crew:
     def _end_hung(self, members: dict[int, Member]) -> None:
         for k, m in members.items():
             quiet = self.controls[k].seconds_since_progress
-            if self.controls[k].state == RUNNING and quiet > self.timeout and m.process.is_alive():
+            if self.controls[k].state != STARTING and quiet > self.timeout and m.process.is_alive():
                 self._words[k] = {"kind": "hung", "text": f"no progress for {quiet:.0f} s"}
                 m.process.kill()
                 m.process.join()
@@ -250,7 +250,7 @@ class Crew:
             self.note(words["trace"].rstrip())
         self._deaths[place] += 1
         # who is killed from outside may do better next time; who fails by itself, at once and again, will not
-        in_vain = bool(words) and self.controls[place].done == self._done_then[place]
+        in_vain = (code or 0) >= 0 and self.controls[place].done == self._done_then[place]
         self._in_vain[place] = self._in_vain[place] + 1 if in_vain else 0
         if self._deaths[place] > self.budget or self._in_vain[place] >= PATIENCE:
             times = f"{self._deaths[place]} time{'s' if self._deaths[place] > 1 else ''}"

@@ -11,7 +11,7 @@ import jax
 from tessera.algorithms.base import Algorithm, State
 from tessera.engines.channels.base import Flow
 from tessera.engines.channels.local import lay_out, place_of
-from tessera.engines.channels.shared import Arena, Bell
+from tessera.engines.channels.shared import Arena, Bell, available_memory
 from tessera.engines.control import FREE, STATES, Control, Job, place_names
 from tessera.engines.crew import Crew, Interrupted, RestartsSpent
 from tessera.engines.ledger import Ledger
@@ -21,6 +21,7 @@ from tessera.engines.reports import Reports, collect_reports
 from tessera.engines.routes import make_routes
 from tessera.engines.snapshots import FLIGHT, assemble, part_of, template
 from tessera.envs.base import Environment
+from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
 from tessera.program.compile import CHUNK
@@ -33,6 +34,20 @@ __all__ = ["Interrupted", "LocalEngine", "RestartsSpent"]
 
 NUDGE_SECONDS = 1.0
 """How long shards of a server that are done wait for others before they go on."""
+
+
+PROCESS_BYTES = 300 * 2**20
+"""What a process takes at the least: Python, JAX and small programs."""
+
+
+def check_memory(processes: int, shared: int) -> None:
+    """Refuse what cannot fit, before anything starts."""
+    asked, there = processes * PROCESS_BYTES + shared, available_memory()
+    if asked > there:
+        raise TesseraError(
+            f"{processes} processes and {shared / 2**20:,.0f} MB of shared memory take at least {asked / 2**30:.1f} GB"
+            f", available: {there / 2**30:.1f} GB; use fewer replicas, or batch them (Fragment.processes)"
+        )
 
 
 class LocalEngine:
@@ -61,6 +76,7 @@ class LocalEngine:
         shards = shards_of(algorithm, server.replicas) if server.sharded else None
         carried = carried_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
         self.wiring = lay_out(plan, self.routes, self.shapes, shards, carried)
+        check_memory(self.wiring.processes, self.wiring.size)
         self._whole = (algorithm, env, seed, horizon, wide_numbers(), trace)
         deaths = ([0] * self.wiring.processes, [0] * self.wiring.processes)
         self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note, "deaths": deaths}

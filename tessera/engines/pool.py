@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,11 +114,26 @@ def _wanted(placed: Placement) -> dict[str, str]:
     return {**wanted, "XLA_FLAGS": " ".join(flags)}
 
 
+@contextlib.contextmanager
+def _importable_main() -> Iterator[None]:
+    """Hide the name of a main module that no other process can find, such as a program read from standard input."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    hidden = path is not None and not os.path.exists(path)
+    if hidden:
+        del main.__file__
+    try:
+        yield
+    finally:
+        if hidden:
+            main.__file__ = path
+
+
 def _spawn(kind: tuple[tuple[str, str], ...], cores: tuple[int, ...]) -> Member:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     wanted = {k: v for k, v in kind if k != "cores"}
-    with _environment:
+    with _environment, _importable_main():
         before = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
         try:

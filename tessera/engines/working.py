@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from tessera.cache import use_compilation_cache
 from tessera.engines.channels.local import make_ends
 from tessera.engines.channels.shared import Arena, Bell
-from tessera.engines.control import FREE, IDLE, RUNNING, WAITING, Control, Job
+from tessera.engines.control import FREE, IDLE, RUNNING, STARTING, WAITING, Control, Job
 from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, write_block
 from tessera.engines.rejoin import rejoin
 from tessera.engines.replica import Replica, exchanges, make_programs, make_training
@@ -26,7 +26,7 @@ from tessera.engines.snapshots import FLIGHT, give, persistent
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import HostEnvironment
 from tessera.program.compile import CHUNK
-from tessera.program.nodes import Node, Recv, Send
+from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
 from tessera.program.shapes import slot_shapes
 
 LOOK_SECONDS = 0.25
@@ -60,8 +60,29 @@ class Worker:
         )
         if job.trace:
             self.replica.timeline = Timeline(job.trace, job.place, self.replica.title)
+        for program in (programs.reset, programs.start, programs.updates):
+            self._note_compiling(program)
         self.free_chunk = 1
         self.block: int | None = None
+
+    def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
+        """Let the first call of every compiled function say that it compiles."""
+        for node in nodes:
+            if isinstance(node, Segment):
+                node.function = self._compiling(node, node.function)
+            elif isinstance(node, Repeat | Every):
+                self._note_compiling(node.body)
+
+    def _compiling(self, segment: Segment, function: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*arguments: Any) -> Any:
+            before, self.control.state = self.control.state, STARTING
+            out = function(*arguments)
+            segment.function = function
+            self.control.progress()
+            self.control.state = before
+            return out
+
+        return first
 
     def work(self) -> None:
         """Serve until the run is over."""
@@ -97,6 +118,7 @@ class Worker:
         limit, done = self.control.limit, self.control.done
         if limit <= done:
             self.control.state = IDLE
+            self.control.progress()
             seen = self.bell.look()
             if self.control.limit <= done and not self.control.stop and not self.connection.poll(0):
                 self.bell.wait(seen, LOOK_SECONDS)

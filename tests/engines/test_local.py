@@ -13,7 +13,7 @@ import pytest
 
 from tessera import A2C, DQN, PPO, Cut, Fragment, Policy, TesseraError, policies
 from tessera.checkpoint import paths
-from tessera.engines.local import LocalEngine
+from tessera.engines.local import LocalEngine, check_memory
 from tessera.engines.pool import kept
 from tessera.engines.serial import SerialEngine
 from tessera.train import prepare_plan, train
@@ -150,6 +150,11 @@ def test_asking_for_more_cores_than_there_are_is_refused_with_both_numbers():
     greedy = Policy("greedy", (Fragment("env act", 2, cores=there), Fragment("store grad apply", cores=1)))
     with pytest.raises(TesseraError, match=rf"asks for {2 * there + 1} cores .*available: {there}"):
         prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", greedy)
+
+
+def test_more_processes_than_fit_into_memory_are_refused_with_both_numbers():
+    with pytest.raises(TesseraError, match=r"1000 processes .* take at least 29\d\.\d GB, available: "):
+        check_memory(1000, 1 << 20)
 
 
 def test_replicas_that_share_a_process_are_batched_and_give_the_same():

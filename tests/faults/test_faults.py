@@ -209,3 +209,18 @@ def wait_until(condition: Any, seconds: float) -> None:
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.05)
+
+
+def test_a_replica_that_is_stopped_and_makes_no_progress_counts_as_dead(monkeypatch):
+    stopped: list[str] = []
+
+    def stop(self: Killer, title: str, engine: LocalEngine) -> None:
+        stopped.append(title)
+        os.kill(engine.processes()[title], signal.SIGSTOP)
+
+    monkeypatch.setattr(Killer, "_kill", stop)
+    Killer(monkeypatch, "env+act", times=1)
+    options: dict[str, Any] = {"envs": 32, "eval_episodes": 4, "quiet": True, "timeout": 2.0}
+    result = tessera.train(CARTPOLE, "gymnax:CartPole-v1", "single_learner_coarse", steps=100_000, seed=1, **options)
+    assert len(stopped) == 1
+    assert result.summary["restarts"] == 1
