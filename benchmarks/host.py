@@ -30,8 +30,8 @@ from sb3_ppo import ENV, OURS, SETTINGS
 from tessera import PPO
 from tessera.train import train
 
-ENVS = (64, 128, 256)
-"""Environments of Tessera; with more, 500,000 steps are too few updates to learn from."""
+ENVS = (64, 128, 256, 512)
+"""Environments of Tessera; with more, 500,000 steps are too few updates to learn much."""
 ALIKE = 64
 """Environments of the comparison of like with like."""
 

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+import numpy as np
+
 from tessera.algorithms.base import Algorithm
 from tessera.engines.channels.local import CONTROL_WORDS, Wiring
 from tessera.engines.channels.shared import Arena
@@ -58,13 +60,8 @@ class Control:
     """The words of one replica."""
 
     def __init__(self, arena: Arena, wiring: Wiring, place: int) -> None:
-        import numpy as np
-
         offset = wiring.control + place * CONTROL_WORDS * 8
         self._words = arena.array(offset, (CONTROL_WORDS,), np.int64).data
-
-    def _get(self, k: int) -> int:
-        return self._words[k]
 
     @property
     def limit(self) -> int:

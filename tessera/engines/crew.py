@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -66,6 +67,7 @@ class Crew:
         self._told: set[str] = set()
         self._failure: BaseException | None = None
         self._closing = False
+        self._close_by = math.inf
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._watch, name="tessera-crew", daemon=True)
 
@@ -135,15 +137,10 @@ class Crew:
         """Ask every process to end, and end those that do not."""
         with self._changed:
             self._closing = True
+            self._close_by = time.monotonic() + (0.0 if quickly else GOODBYE_SECONDS)
         for k, control in enumerate(self.controls):
             control.stop = True
             self.bell.ring(k)
-        end = time.monotonic() + (0.0 if quickly else GOODBYE_SECONDS)
-        with self._changed:
-            while time.monotonic() < end and any(
-                self.alive(k) and k not in self._finished for k in range(len(self.jobs))
-            ):
-                self._changed.wait(0.05)
         if self._thread.is_alive():
             self._thread.join()
         for k, member in enumerate(self._members):
@@ -196,15 +193,8 @@ class Crew:
             with self._changed:
                 self._changed.notify_all()
                 over = all(k in self._finished or not m.process.is_alive() for k, m in members.items())
-                if self._closing and (over or self._failure is not None or not members):
+                if self._closing and (over or self._failure is not None or time.monotonic() > self._close_by):
                     return
-                if self._closing and time.monotonic() > self._patience_end():
-                    return
-
-    def _patience_end(self) -> float:
-        if not hasattr(self, "_closed_at"):
-            self._closed_at = time.monotonic()
-        return self._closed_at + GOODBYE_SECONDS
 
     def _take_in(self, place: int, connection: Connection) -> None:
         try:

@@ -166,7 +166,7 @@ class FirstCome(Inbox):
             self._held = [held for held in self._held if not self._late(held[2])]
 
 
-class Any1(Inbox):
+class InTurn(Inbox):
     """One message of whoever has one, in turn: gradients that are applied one by one."""
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
@@ -255,5 +255,5 @@ def make_inbox(route: Route, q: int, links: dict[int, Link], versions: Versions)
     elif channel.mode == "first" or (channel.mode == "async" and channel.stream == "experience"):
         kind = FirstCome
     elif channel.mode == "async" and channel.stream == "gradients":
-        kind = Any1
+        kind = InTurn
     return kind(route, q, links, versions)

@@ -195,7 +195,7 @@ class LocalEngine:
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
-        return template(self.plan, self.routes, self.training, self.shapes)
+        return template(self.plan, self.training, self.shapes)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot instead of a start; host environments start new episodes."""

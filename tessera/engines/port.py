@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -106,8 +105,3 @@ class Port:
             out.setdefault(self.routes[k].channel.stream, Flow()).merge(waits)
             self.sending[k] = Flow()
         return out
-
-
-def now() -> float:
-    """Seconds, for differences."""
-    return time.perf_counter()

@@ -102,7 +102,7 @@ class SerialEngine:
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
-        return template(self.plan, self.routes, self.training, slot_shapes(self.training, self.plan))
+        return template(self.plan, self.training, slot_shapes(self.training, self.plan))
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot; host environments start new episodes."""

@@ -106,7 +106,7 @@ def give(replica: Replica, part: Slots) -> None:
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
 
 
-def template(plan: Plan, routes: list[Route], training: Training, shapes: Shapes) -> Slots:
+def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:
     """A snapshot like those of this plan, all zeros: what a checkpoint is read into."""
     names: dict[str, Any] = {}
     for i in range(len(plan.fragments)):
@@ -121,7 +121,6 @@ def template(plan: Plan, routes: list[Route], training: Training, shapes: Shapes
         if channel.lag:
             groups = plan.batches if channel.stream == "priorities" else plan.groups
             out[FLIGHT + channel.slot] = (message_shape(plan, shapes, channel.slot, groups, None),) * channel.lag
-    del routes
     return jax.tree.map(_zeros, out)
 
 

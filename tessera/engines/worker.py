@@ -17,8 +17,8 @@ from tessera.errors import EnvironmentFailed, TesseraError
 def serve(connection: Connection, cores: tuple[int, ...]) -> None:
     """Take jobs until the driver hangs up. What has to be said before JAX is imported is in the environment already."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # both may go to a whole group: the driver decides what they mean
+        signal.signal(number, lambda *_: None)
     if cores:
         os.sched_setaffinity(0, cores)
     while True:
