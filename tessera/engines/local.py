@@ -10,7 +10,7 @@ import jax
 
 from tessera.algorithms.base import Algorithm, State
 from tessera.engines.channels.base import Flow
-from tessera.engines.channels.local import lay_out, place_of
+from tessera.engines.channels.local import LocalVector, lay_out, place_of
 from tessera.engines.channels.shared import Arena, Bell, available_memory
 from tessera.engines.control import FREE, STATES, Control, Job, place_names
 from tessera.engines.crew import Crew, Interrupted, RestartsSpent
@@ -19,7 +19,7 @@ from tessera.engines.packing import from_leaves, leaves_of, write_block
 from tessera.engines.replica import make_training, wide_numbers
 from tessera.engines.reports import Reports, collect_reports
 from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import FLIGHT, assemble, part_of, template
+from tessera.engines.snapshots import FLIGHT, assemble, part_of, template, with_shared
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
@@ -254,7 +254,10 @@ class LocalEngine:
                     held = sum(1 for a in arrays if a.rpartition("/")[0] == name)
                     like[name] = (token,) * (held // max(1, len(jax.tree.leaves(token))))
             parts[job.fragment, job.number] = from_leaves(arrays, like)
-        return assemble(self.plan, self.routes, self.training, parts)
+        out = assemble(self.plan, self.routes, self.training, parts)
+        for place in self.wiring.vectors.values():
+            out = with_shared(self.plan, out, LocalVector(self.arena, *place))
+        return out
 
     def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the crew; whatever makes it impossible is raised here."""

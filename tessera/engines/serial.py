@@ -13,7 +13,7 @@ from tessera.engines.channels.memory import MemoryLink, MemoryVector
 from tessera.engines.replica import Replica, make_programs, make_training
 from tessera.engines.reports import Reports, Told, collect_reports
 from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import assemble, give, part_of, persistent, template
+from tessera.engines.snapshots import assemble, give, part_of, persistent, template, with_shared
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed
@@ -98,7 +98,10 @@ class SerialEngine:
             parts[r.fragment, r.number] = {s: r.slots[s] for s in names if not slots or s in slots}
             if not slots:
                 parts[r.fragment, r.number] |= r.in_flight()
-        return assemble(self.plan, self.routes, self.training, parts)
+        out = assemble(self.plan, self.routes, self.training, parts)
+        for vector in self.vectors.values():
+            out = with_shared(self.plan, out, vector)
+        return out
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""

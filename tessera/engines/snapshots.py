@@ -10,12 +10,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from tessera.algorithms.base import State
+from tessera.engines.channels.base import Vector
 from tessera.engines.replica import Replica
 from tessera.engines.routes import Route, concatenate
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
 from tessera.program.compile import partition
-from tessera.program.exchange import Shards, shards_of
+from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
 from tessera.program.shapes import Shapes, message_shape
@@ -71,6 +72,13 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
             rows = zip(*held, strict=True)
             out[name] = tuple(route.merge(dict(enumerate(row))) if len(row) > 1 else row[0] for row in rows)
     return out
+
+
+def with_shared(plan: Plan, snapshot: Slots, vector: Vector) -> Slots:
+    """The same with what peers hold in common now, which the first of them may have seen some time ago."""
+    if "state" in snapshot:
+        snapshot["state"] = adopted(snapshot["state"], vector.read(), plan.carries)
+    return snapshot
 
 
 def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, number: int, snapshot: Slots) -> Slots:
