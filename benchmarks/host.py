@@ -2,12 +2,13 @@
 
     python benchmarks/host.py --sb3 /tmp/sb3-venv/bin/python     # benchmarks/sb3_ppo.py says how to set that up
 
-First every setting of SB3 (environments, minibatches, RL Baselines3 Zoo's own; 1 and 2 threads) and every number of
-environments of Tessera runs twice, briefly. Then `best` pairs the fastest of either side, and `alike` pairs equal
-environments, unroll, epochs, minibatches and rates, with SB3's better number of threads. In all pairs both
-train the same networks (64 x 64, tanh, apart for policy and value) for the same number of steps, from nothing, and the
-mean return of the last 100 training episodes says that they did. Steps that only reset count for neither. Tessera's
-speed counts from its first update on, which leaves out compiling (a few seconds, cached between processes).
+First every setting of SB3 (environments, minibatches, RL Baselines3 Zoo's own; 1 and 2 threads) and of Tessera
+(environments; policy) runs twice, briefly. Then `best` pairs the fastest of either side, and `alike` pairs equal
+environments, unroll, epochs, minibatches and rates, with the better of either side's ways to use the cores. In all
+pairs both train the same networks (64 x 64, tanh, apart for policy and value) for the same number of steps, from
+nothing, and the mean return of the last 100 training episodes says that they did. Steps that only reset count for
+neither. Tessera's speed counts from its first update on, which leaves out compiling (a few seconds, cached between
+processes).
 """
 
 import argparse
@@ -30,8 +31,10 @@ from sb3_ppo import ENV, OURS, SETTINGS
 from tessera import PPO
 from tessera.train import train
 
-ENVS = (64, 128, 256, 512)
-"""Environments of Tessera; with more, 500,000 steps are too few updates to learn much."""
+ENVS = (64, 256, 512, 1024)
+"""Environments of Tessera; with more, a million steps are too few updates to learn much."""
+POLICIES = {"fused": 1, "multi_learner": 2}
+"""Ways for Tessera to use two cores, with their groups: Gymnasium steps each group as a vector of its own."""
 ALIKE = 64
 """Environments of the comparison of like with like."""
 
@@ -41,8 +44,8 @@ Trained = Callable[[int, int], Told]
 """Trains for a number of steps with a seed."""
 
 
-def tessera_ppo(envs: int) -> Trained:
-    """Tessera with the settings of `OURS`; one group, since Gymnasium steps each group as a vector of its own."""
+def tessera_ppo(envs: int, policy: str) -> Trained:
+    """Tessera with the settings of `OURS`."""
     algorithm = PPO(
         unroll=OURS["unroll"],
         epochs=OURS["epochs"],
@@ -54,7 +57,8 @@ def tessera_ppo(envs: int) -> Trained:
     )
 
     def run(steps: int, seed: int) -> Told:
-        s = train(algorithm, ENV, steps=steps, seed=seed, envs=envs, groups=1, eval_episodes=1, quiet=True).summary
+        shape = {"envs": envs, "groups": POLICIES[policy]}
+        s = train(algorithm, ENV, policy, steps=steps, seed=seed, eval_episodes=1, quiet=True, **shape).summary
         return {"steps_per_second": s["steps_per_second"], "train_return": s["train_return_mean"]}
 
     return run
@@ -103,20 +107,22 @@ def compare(ours: Trained, theirs: Trained, steps: int, pairs: int) -> Told:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sb3", required=True, help="interpreter that has Stable-Baselines3")
-    parser.add_argument("--steps", type=int, default=500_000, help="of each training run")
-    parser.add_argument("--scan", type=int, default=50_000, help="steps of each run that only finds the fastest")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="of each training run")
+    parser.add_argument(
+        "--scan", type=int, default=100_000, help="steps of each of SB3's runs that only find the fastest"
+    )
     parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs")
     options = parser.parse_args()
     script = str(Path(__file__).parent / "sb3_ppo.py")
     command = [options.sb3, script, "--on-demand"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        ours = {f"tessera {envs} envs": tessera_ppo(envs) for envs in ENVS}
+        ours = {f"tessera {envs} envs, {name}": tessera_ppo(envs, name) for envs in ENVS for name in POLICIES}
         theirs = {f"sb3 {name}, {t} threads": sb3_ppo(process, name, t) for name in SETTINGS for t in (1, 2)}
         speeds = scan(ours, 4 * options.scan) | scan(theirs, options.scan)
-        like = [name for name in theirs if name.startswith(f"sb3 {ALIKE} envs, ") and "minibatch" not in name]
+        alike = [name for name in speeds if f" {ALIKE} envs, " in name and "minibatch" not in name]
         chosen = {
             "best": (max(ours, key=speeds.__getitem__), max(theirs, key=speeds.__getitem__)),
-            "alike": (f"tessera {ALIKE} envs", max(like, key=speeds.__getitem__)),
+            "alike": tuple(max((n for n in alike if n in side), key=speeds.__getitem__) for side in (ours, theirs)),
         }
         for name, (mine, rival) in chosen.items():
             told = compare(ours[mine], theirs[rival], options.steps, options.pairs)

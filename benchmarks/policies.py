@@ -47,7 +47,7 @@ CASES: dict[str, str] = {
     "averaging": "ppo",
     "averaging:every=4": "ppo",
     "decentralised": "a2c",
-    "decentralised:threshold=0.003": "a2c",
+    "decentralised:threshold=0.01": "a2c",
     "mirrored": "ppo",
 }
 """What is run, and the algorithm, with its default flags, that it is run with."""
@@ -75,7 +75,8 @@ NOTES: dict[str, str] = {
     "instant may be lost, and runs do not repeat.",
     "averaging": "For slow links: with `every` large, replicas train alone for long and hardly exchange anything.",
     "decentralised": "For slow links without a server: only what has added up to the threshold is sent. The threshold "
-    "has the scale of a gradient's elements.",
+    "has the scale of the largest elements of a clipped gradient: what passes it by far comes late and in pieces, what "
+    "stays far below it comes rarely.",
     "mirrored": "For updates that are cheap beside the experience they need: everybody repeats the same computation "
     "instead of exchanging its result.",
 }

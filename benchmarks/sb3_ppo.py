@@ -35,8 +35,8 @@ OURS: dict[str, Any] = {
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "zoo": ZOO,
-    **{f"{envs} envs": {**OURS, "envs": envs} for envs in (8, 32, 64, 128, 256, 512)},
-    **{f"{envs} envs, 1 minibatch": {**OURS, "envs": envs, "minibatches": 1} for envs in (64, 256)},
+    **{f"{envs} envs": {**OURS, "envs": envs} for envs in (8, 32, 64, 256, 512, 1024)},
+    **{f"{envs} envs, 1 minibatch": {**OURS, "envs": envs, "minibatches": 1} for envs in (64, 256, 1024)},
 }
 
 

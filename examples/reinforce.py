@@ -39,7 +39,7 @@ class Reinforce(tessera.Algorithm):
 
     def choose(self, params, observation):
         """What to do, as a distribution, and what to expect of it."""
-        head, baseline = self.network.apply(params, observation)
+        head, baseline, _ = self.network.apply(params, observation)
         return for_actions(self.world.actions, head), baseline
 
     def act(self, view, memory, timestep, key):

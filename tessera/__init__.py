@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "A2C": "tessera.algorithms.a2c",
     "DQN": "tessera.algorithms.dqn",
+    "IMPALA": "tessera.algorithms.impala",
     "PPO": "tessera.algorithms.ppo",
     "Algorithm": "tessera.algorithms.base",
     "Clock": "tessera.algorithms.base",

@@ -1,4 +1,4 @@
-"""The command line: train, compare, eval, plot, plan, pairs, algorithms, policies, doctor."""
+"""The command line: train, compare, eval, plot, plan, pairs, systems, algorithms, policies, doctor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -150,6 +151,7 @@ def _dispatch(arguments: list[str], started: float) -> None:
         "plot": _plot,
         "plan": _plan,
         "pairs": _pairs,
+        "systems": _systems,
         "algorithms": _algorithms,
         "policies": _policies,
         "doctor": _doctor,
@@ -169,14 +171,15 @@ def _dispatch(arguments: list[str], started: float) -> None:
 
 USAGE = """usage: tessera COMMAND …
 
-  train ALGORITHM ENV [flags]   train; `tessera train ppo --help` documents every flag
-  compare ALGORITHM ENV --policies a,b,c [flags]
+  train SYSTEM ENV [flags]      train a system or algorithm; `tessera train ppo --help` documents every flag
+  compare SYSTEM ENV --policies a,b,c [flags]
                                 train under several policies; one table
   eval RUN                      play greedy episodes with a run's params
   plot RUN… -o out.png          draw learning curves
-  plan ALGORITHM ENV [flags]    show what would run where
+  plan SYSTEM ENV [flags]       show what would run where
   pairs                         which algorithm runs under which policy
-  algorithms | policies         what there is
+  systems | algorithms | policies
+                                what there is
   doctor                        what this machine offers"""
 
 
@@ -184,7 +187,7 @@ def _train(arguments: list[str], started: float) -> None:
     world, options, algorithm = _parse("train", arguments, TrainOptions)
     from tessera.train import train
 
-    folder = options.run_dir or (None if options.resume else _new_folder(algorithm.name, world, options.seed))
+    folder = options.run_dir or (None if options.resume else _new_folder(arguments[0], world, options.seed))
     train(
         algorithm,
         world.env,
@@ -263,6 +266,17 @@ def _plot(arguments: list[str]) -> None:
     print(f"wrote {options.output}")
 
 
+def _systems(arguments: list[str]) -> None:
+    _nothing_more("systems", arguments)
+    from tessera import systems
+
+    for name, system in systems.SYSTEMS.items():
+        settings = "".join(f", {key}={value}" for key, value in system.options.items())
+        print(f"{name}\n    {system.summary} ({system.paper})")
+        print(f"    {system.algorithm}{settings} × {system.policy or 'the policy that suits the environment'}")
+        print(f"    {systems.command(name)}")
+
+
 def _algorithms(arguments: list[str]) -> None:
     _nothing_more("algorithms", arguments)
     from tessera import algorithms
@@ -298,17 +312,17 @@ def _nothing_more(command: str, arguments: list[str]) -> None:
 
 
 def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
-    """Read ALGORITHM, then everything else by the types of its fields."""
-    from tessera import algorithms
+    """Read SYSTEM, then everything else by the types of its algorithm's fields."""
+    from tessera import systems
 
-    names = ", ".join(algorithms.ALGORITHMS)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: tessera {command} ALGORITHM ENV [flags]\n\nALGORITHM is one of {names}, or py:module.Class;")
-        print(f"`tessera {command} ppo --help` documents every flag")
+        names = textwrap.fill(", ".join(systems.SYSTEMS), 100)
+        print(f"usage: tessera {command} SYSTEM ENV [flags]\n\nSYSTEM is one of\n{names},")
+        print(f"or py:module.Class for an algorithm of yours; `tessera {command} ppo --help` documents every flag")
         raise SystemExit(0 if arguments else 2)
     sys.path.insert(0, os.getcwd())  # for py:module.Class in the folder one stands in
-    cls = algorithms.get(arguments[0])
-    made = hyper_parameters(cls)
+    cls, system = systems.find(arguments[0])
+    made = hyper_parameters(cls, system.options if system else {})
 
     def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
         return world, options, algorithm
@@ -319,7 +333,10 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
         "algorithm": tyro.conf.OmitArgPrefixes[made],  # type: ignore[misc, valid-type]
     }
     check_flags(arguments[1:], WorldOptions, options, made)
-    world, chosen, flags = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", cls.summary)
+    summary = f"{system.summary} ({system.paper})" if system else cls.summary
+    world, chosen, flags = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", summary)
+    if system and world.policy is None and command != "compare":
+        world.policy = system.policy or None
     return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)})
 
 
@@ -347,9 +364,9 @@ def _policy(world: WorldOptions) -> Any:
     return policies.parse(f"{name}:" + ",".join(f"{k}={v}" for k, v in {**given, option: world.actors}.items()))
 
 
-def _new_folder(algorithm: str, world: WorldOptions, seed: int) -> Path:
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", world.env).strip("-")
-    return Path("runs") / f"{algorithm}-{name}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _new_folder(system: str, world: WorldOptions, seed: int) -> Path:
+    what, name = (re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-") for text in (system, world.env))
+    return Path("runs") / f"{what}-{name}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _process_start() -> float:

@@ -104,15 +104,20 @@ def _run(program: Any, slots: dict[str, Any]) -> None:
         pass
 
 
-def make_act(algorithm: Algorithm, view: View) -> Callable[[Any], np.ndarray]:
-    """Make a function from one observation to the greedy action."""
+def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:
+    """Make a function from one observation after another to the greedy action; `first=True` begins an episode."""
 
     @jax.jit
-    def act(view: View, observation: Any, key: jax.Array) -> Any:
-        memory = algorithm.memory(jax.numpy.int32(0))
-        flag, reward = jax.numpy.zeros((), bool), jax.numpy.zeros(())
-        timestep = Timestep(observation, reward, flag, flag, None)
-        return algorithm.greedy(view, memory, timestep, key)[0]
+    def act(view: View, memory: Any, observation: Any, first: Any) -> tuple[Any, Any]:
+        timestep = Timestep(observation, jax.numpy.zeros(()), first, jax.numpy.zeros((), bool), None)
+        return algorithm.greedy(view, memory, timestep, jax.random.key(0))
 
     dtype = np.dtype(algorithm.world.observation_dtype)
-    return lambda observation: np.asarray(act(view, np.asarray(observation, dtype), jax.random.key(0)))
+    memory = algorithm.memory(jax.numpy.int32(0))
+
+    def choose(observation: Any, first: bool = False) -> np.ndarray:
+        nonlocal memory
+        action, memory = act(view, memory, np.asarray(observation, dtype), np.asarray(first))
+        return np.asarray(action)
+
+    return choose

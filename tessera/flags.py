@@ -9,6 +9,7 @@ import inspect
 import io
 import itertools
 import textwrap
+from collections.abc import Mapping
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -16,14 +17,19 @@ import tyro
 from tessera.errors import TesseraError, unknown_name
 
 
-def hyper_parameters(cls: type) -> type:
-    """A dataclass with an algorithm's fields, documented as there, for the command line to fill."""
+def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> type:
+    """A dataclass with an algorithm's fields, documented as there, for the command line to fill.
+
+    `defaults` are values that a system sets otherwise than the algorithm.
+    """
+    given = {name: dataclasses.field(default=value) for name, value in (defaults or {}).items()}
     fields = [f for f in dataclasses.fields(cls) if f.name != "spec"]
     hints, helps = get_type_hints(cls), field_docs(cls)
-    made = dataclasses.make_dataclass(
-        cls.__name__,
-        [(f.name, Annotated[hints[f.name], tyro.conf.arg(help=helps.get(f.name, ""))], f) for f in fields],
-    )
+
+    def annotated(name: str) -> Any:
+        return Annotated[hints[name], tyro.conf.arg(help=helps.get(name, ""))]
+
+    made = dataclasses.make_dataclass(cls.__name__, [(f.name, annotated(f.name), given.get(f.name, f)) for f in fields])
     made.__doc__ = f"Hyper-parameters of {cls.name}."  # type: ignore[attr-defined]
     return made
 

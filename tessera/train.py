@@ -52,11 +52,14 @@ class Result:
         """Play greedy episodes with the final params."""
         return self._evaluator(published(self.state), episodes, seed)
 
-    def act(self, observation: Any) -> np.ndarray:
-        """The greedy action at one observation."""
+    def act(self, observation: Any, first: bool = False) -> np.ndarray:
+        """The greedy action at one observation after another; `first=True` where an episode begins.
+
+        Only networks with a core need to be told: they remember what they were shown before.
+        """
         if not hasattr(self, "_act"):
             self._act = make_act(self.algorithm, published(self.state))
-        return self._act(observation)
+        return self._act(observation, first)
 
 
 def prepare_plan(

@@ -12,8 +12,18 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera import algorithms, policies
-from tessera.cli import CompareOptions, PairsOptions, PlanOptions, TrainOptions, WorldOptions, _policy, field_docs, main
+from tessera import algorithms, policies, systems
+from tessera.cli import (
+    CompareOptions,
+    PairsOptions,
+    PlanOptions,
+    TrainOptions,
+    WorldOptions,
+    _parse,
+    _policy,
+    field_docs,
+    main,
+)
 
 ENV = "gymnax:CartPole-v1"
 
@@ -35,7 +45,7 @@ def tessera_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 TRAIN = ("train", "ppo", ENV)
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "command": (("trian",), "unknown command 'trian': did you mean 'train'?"),
-    "algorithm": (("train", "pppo", ENV), "unknown algorithm 'pppo': did you mean 'ppo'?"),
+    "algorithm": (("train", "pppo", ENV), "unknown system or algorithm 'pppo': did you mean 'ppo'?"),
     "algorithm of a module": (("train", "py:no_such.Thing", ENV), "'py:no_such.Thing' cannot be imported"),
     "algorithm that is none": (("train", "py:json.JSONDecoder", ENV), "is not an Algorithm"),
     "prefix": (("train", "ppo", "gymnx:CartPole-v1"), "unknown environment prefix 'gymnx': did you mean 'gymnax'?"),
@@ -268,9 +278,16 @@ def test_plan_leaves_nothing_on_disk(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert list(tmp_path.iterdir()) == []
 
 
-def test_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_systems_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["systems"])
+    shown = capsys.readouterr().out.splitlines()
+    for name, system in systems.SYSTEMS.items():
+        told = shown[shown.index(name) :][:4]
+        assert system.paper in told[1]
+        assert system.policy in told[2]
+        assert told[3] == f"    tessera train {name} gymnax:CartPole-v1"
     main(["algorithms"])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["a2c", "dqn", "ppo"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(algorithms.ALGORITHMS)
     main(["policies"])
     shown = capsys.readouterr().out.splitlines()
     assert set(policies.names()) <= set(shown)
@@ -291,14 +308,34 @@ def test_the_doctor_names_devices_cores_extras_and_caches(capsys: pytest.Capture
     assert any(os.environ["TESSERA_CACHE"] in line for line in lines if line.startswith("cache"))
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn"])
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_a_system_is_planned_by_its_name_with_its_settings_and_its_policy(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = systems.SYSTEMS[name]
+    main(["plan", name, ENV, "--envs", "16", "--format", "json"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["algorithm"] == system.algorithm
+    assert plan["policy"] == (policies.split(system.policy)[0] if system.policy else "fused")
+    _, _, made = _parse("plan", [name, ENV], PlanOptions)
+    assert {key: getattr(made, key) for key in system.options} == dict(system.options)
+
+
+def test_flags_overrule_what_a_system_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "a3c", ENV, "--policy", "hogwild", "--normalise-advantages", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["policy"] == "hogwild"
+    _, _, made = _parse("plan", ["a3c", ENV, "--normalise-advantages"], PlanOptions)
+    assert made.normalise_advantages
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["train", name, "--help"])
     assert left.value.code == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     cls = algorithms.get(name)
-    assert cls.summary.split(":")[0] in shown
+    assert systems.SYSTEMS[name].summary in shown
     for owner in (cls, WorldOptions, TrainOptions):
         docs = field_docs(owner)
         for field in dataclasses.fields(owner):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tessera.engines.reports import Reports
+from tessera.graph.streams import STREAM_NAMES
 from tessera.metrics import WINDOW, Meter, MetricsWriter, read_metrics
 from tessera.program.accounting import Tally
 from tessera.program.training import Guard
@@ -19,11 +20,12 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
 
 def documented_names(section: str) -> set[str]:
-    """Names in the tables of docs/metrics.md under the heading that names `section`."""
+    """Names in the tables of docs/metrics.md under the heading that names `section`, NAME standing for any stream."""
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     (body,) = [part for part in parts if part.startswith(f"`{section}`")]
     cells = re.findall(r"^\| (`[^|]+`) \|", body, flags=re.MULTILINE)
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    names = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    return {name.replace("/NAME/", f"/{stream}/") for name in names for stream in STREAM_NAMES}
 
 
 def tally(episodes: list[int], returns: list[float], lengths: list[float], steps: int = 10) -> Tally:

@@ -11,7 +11,6 @@ import optax
 from tessera.algorithms.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.base import Feedback, Schedule, View, settled
 from tessera.algorithms.rows import Batch, Summary
-from tessera.maths.distributions import for_actions
 from tessera.maths.losses import value_loss
 
 
@@ -43,11 +42,9 @@ class A2C(ActorCriticAlgorithm):
         """Policy gradient with the advantage as its weight, value loss, entropy bonus."""
         del key
         advantage = self.advantages(batch, summary)
-        observation = self.seen(view.statistics, batch.observation)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            head, value = self.network.apply(params, observation)
-            distribution = for_actions(self.world.actions, head)
+            distribution, value = self.evaluate(params, view.statistics, batch)
             policy = self.mean(-distribution.log_prob(batch.action) * advantage, batch, summary)
             error = self.mean(value_loss(value, batch.target), batch, summary)
             entropy = self.mean(distribution.entropy(), batch, summary)

@@ -119,13 +119,17 @@ class Algorithm:
         """Mean gradient over rows; the summary's leaves have a leading axis over all groups."""
         raise NotImplementedError
 
+    def clipped(self, gradients: Any, norm: jax.Array) -> Any:
+        """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""
+        limit = getattr(self, "max_gradient_norm", None)
+        if not limit:
+            return gradients
+        scale = jnp.minimum(1.0, limit / (norm + 1e-6))
+        return jax.tree.map(lambda g: g * scale, gradients)
+
     def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
         """Take one step, element by element; `norm` is the global norm of the gradients."""
-        limit = getattr(self, "max_gradient_norm", None)
-        if limit:
-            scale = jnp.minimum(1.0, limit / (norm + 1e-6))
-            gradients = jax.tree.map(lambda g: g * scale, gradients)
-        steps, optimizer = self.optimizer.update(gradients, state.optimizer, state.params)
+        steps, optimizer = self.optimizer.update(self.clipped(gradients, norm), state.optimizer, state.params)
         rate = self.rate(state.clock)
         params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
         return state._replace(params=params, optimizer=optimizer)

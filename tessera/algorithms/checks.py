@@ -21,6 +21,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("unroll", "draws", "epochs", "minibatches", "batch", "capacity"), (1, math.inf)),
     **dict.fromkeys(("n_step", "target_period"), (1, math.inf)),
     **dict.fromkeys(("warmup", "learning_rate", "clip", "max_gradient_norm", "huber"), (0, math.inf)),
+    **dict.fromkeys(("burn_in", "rho_bar", "c_bar"), (0, math.inf)),
+    "core_width": (1, math.inf),
     **dict.fromkeys(("value_coefficient", "entropy_coefficient"), (0, math.inf)),
     **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
     **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent"), (0, 1)),

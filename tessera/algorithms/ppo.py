@@ -13,7 +13,6 @@ from tessera.algorithms.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.base import Feedback, Schedule, View, settled
 from tessera.algorithms.rows import Batch, Summary
 from tessera.envs.base import Box, Spec
-from tessera.maths.distributions import for_actions
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
 
 
@@ -60,11 +59,9 @@ class PPO(ActorCriticAlgorithm):
         """Gradient of the clipped surrogate, the value loss and the entropy bonus."""
         del key
         advantage = self.advantages(batch, summary)
-        observation = self.seen(view.statistics, batch.observation)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            head, value = self.network.apply(params, observation)
-            distribution = for_actions(self.world.actions, head)
+            distribution, value = self.evaluate(params, view.statistics, batch)
             log_prob = distribution.log_prob(batch.action)
             policy = self.mean(ppo_clip(log_prob, batch.log_prob, advantage, self.clip), batch, summary)
             error = self.mean(value_loss(value, batch.target), batch, summary)

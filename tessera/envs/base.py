@@ -62,6 +62,9 @@ class Spec:
     actions: Actions
     precision: str = "f32"
     """In which numbers networks compute: f32, bf16 (parameters stay f32), or f64 (for exact tests; needs x64)."""
+    agents: int = 0
+    """How many agents share each environment; 0: it has one, and no axis for it. With agents, the leading axis of an
+    observation (so of `observation_shape`), of a reward and of an action is theirs; `actions` are one agent's."""
 
 
 class Timestep(NamedTuple):
@@ -78,6 +81,14 @@ class Timestep(NamedTuple):
     final: Any
     valid: Any = None
     """False where nothing was played (the reset step of NEXT_STEP autoreset); None if that never happens."""
+    alive: Any = None
+    """[agents] which of several agents will act at `observation`; None if there is one, or if none ever drops out."""
+
+    @property
+    def first(self) -> Any:
+        """Whether an episode begins at `observation`, so that what was remembered of the one before is over."""
+        ended = self.terminated | self.truncated
+        return ended if self.valid is None else ended | ~self.valid
 
 
 class DeviceEnvironment:

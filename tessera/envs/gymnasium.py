@@ -227,7 +227,7 @@ class VectorEnvs(HostVector):
         elif self._ended.any() and self._mode is AutoresetMode.DISABLED:
             observation = self._patched(final, [self._restarted(i) for i in range(len(self._parts))])
         columns = (observation, rewards, terminated, truncated, final, valid)
-        return Timestep._make(None if column is None else self._grouped(column) for column in columns)
+        return Timestep(*(None if column is None else self._grouped(column) for column in columns))
 
     def _ended_in(self, index: int) -> np.ndarray:
         return self._ended[index * self._size : (index + 1) * self._size]

@@ -74,6 +74,60 @@ def generalised_advantage(
     return _recurrence(delta_t, gamma * lambda_ * same_episode, jnp.zeros_like(delta_t[0]))
 
 
+class VTrace(NamedTuple):
+    """What V-trace makes of an unroll, [T, ...] each."""
+
+    target: jax.Array
+    """v_s: what the value function should say."""
+    advantage: jax.Array
+    """rho_s (r_s + gamma v_{s+1} - V(x_s)): what weighs the policy's gradient."""
+
+
+def v_trace(
+    log_ratios: jax.Array,
+    rewards: jax.Array,
+    values: jax.Array,
+    next_values: jax.Array,
+    terminated: jax.Array,
+    truncated: jax.Array,
+    gamma: float | jax.Array,
+    lambda_: float | jax.Array = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> VTrace:
+    """Correct returns for experience of another policy (Espeholt et al., 2018), truncation kept apart.
+
+    v_s = V(x_s) + sum over t >= s of gamma^(t-s) (c_s ... c_{t-1}) delta_t, with
+    delta_t = rho_t (r_t + gamma V(x_{t+1}) - V(x_t)), rho_t = min(rho_bar, ratio_t), c_t = lambda min(c_bar, ratio_t).
+    What follows the last step of an episode or of the unroll is worth `next_values` there, so v_{s+1} is too.
+
+    Args:
+        log_ratios: [T, ...] log of the probability of each action, now over when it was played.
+        rewards: [T, ...] r_t, earned by the step from observation t.
+        values: [T, ...] the value of the observation that the step started from.
+        next_values: [T, ...] the value of the observation that the step led to, before any autoreset.
+        terminated: [T, ...] true where nothing follows: the bootstrap is zero.
+        truncated: [T, ...] true where the episode was cut: the bootstrap stays, the accumulation stops.
+        gamma: discount.
+        lambda_: how far corrections look ahead, from 0 (one step) to 1 (to the end).
+        rho_bar: the most that a step's own error counts; decides which policy's value is the fixed point.
+        c_bar: the most that later errors count for earlier steps; decides how fast that is reached.
+
+    Returns:
+        Targets and advantages. With ratios of 1 and lambda of 1 targets are n-step returns.
+    """
+    ratios = jnp.exp(log_ratios)
+    rho_t, c_t = jnp.minimum(rho_bar, ratios), lambda_ * jnp.minimum(c_bar, ratios)
+    goes_on = 1.0 - terminated.astype(values.dtype)
+    same_episode = goes_on * (1.0 - truncated.astype(values.dtype))
+    delta_t = rho_t * (rewards + gamma * goes_on * next_values - values)
+    errors = _recurrence(delta_t, gamma * c_t * same_episode, jnp.zeros_like(delta_t[0]))
+    target = values + errors
+    following = jnp.concatenate([target[1:], next_values[-1:]])
+    ahead = jnp.where(same_episode.astype(bool), following, next_values)
+    return VTrace(target, rho_t * (rewards + gamma * goes_on * ahead - values))
+
+
 class NStep(NamedTuple):
     """What n-step windows amount to; every field is [T, ...], one entry for each window's start."""
 

@@ -81,13 +81,15 @@ class Conv(nn.Module):
     kernel: int
     stride: int = 1
     precision: str = "f32"
+    gain: float = HIDDEN_GAIN
+    """Of the orthogonal weights."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Convolve; uint8 images are divided by 255, by way of the kernel: small integers are exact in any dtype."""
         compute, param = dtypes(self.precision)
         shape = (self.kernel, self.kernel, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.orthogonal(HIDDEN_GAIN), shape, param)
+        kernel = self.param("kernel", nn.initializers.orthogonal(self.gain), shape, param)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), param)
         if x.dtype == jnp.uint8:
             kernel = kernel / 255.0
@@ -119,8 +121,42 @@ class ConvTorso(nn.Module):
         return MLP(self.widths, self.activation, self.precision, self.gain)(x)
 
 
+class ResidualTorso(nn.Module):
+    """IMPALA's deep network (Espeholt et al., 2018): [..., H, W, C] -> [..., widths[-1]].
+
+    In each section a convolution, a maximum over 3 x 3 with stride 2, and two residual blocks of two convolutions.
+    """
+
+    sections: tuple[int, ...]
+    """Features of each section."""
+    widths: tuple[int, ...]
+    activation: str = "relu"
+    precision: str = "f32"
+    gain: float | None = HIDDEN_GAIN
+    """Of the fully connected layers; see `MLP`."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        """Evaluate the network."""
+        activation = activation_named(self.activation)
+        batch = image.shape[:-3]
+        x = image.reshape(-1, *image.shape[-3:])
+
+        def convolution(x: jax.Array, features: int, gain: float = HIDDEN_GAIN) -> jax.Array:
+            return Conv(features, 3, 1, self.precision, gain)(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))))
+
+        for features in self.sections:
+            x = nn.max_pool(convolution(x, features), (3, 3), (2, 2), "SAME")
+            for _ in range(2):  # blocks begin as little more than what they are given, so that signals do not grow
+                x = x + convolution(activation(convolution(activation(x), features)), features, gain=0.1)
+        return MLP(self.widths, self.activation, self.precision, self.gain)(activation(x).reshape(*batch, -1))
+
+
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """The convolutions of Mnih et al. (2015), for images with sides of at least 36."""
 
 SMALL = ((16, 3, 1),)
 """The convolution of MinAtar's agents (Young & Tian, 2019)."""
+
+RESNET = (16, 32, 32)
+"""The sections of Espeholt et al. (2018)."""

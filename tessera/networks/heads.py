@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,32 +13,40 @@ from tessera.errors import TesseraError
 from tessera.maths.distributions import head_size
 from tessera.maths.losses import dueling
 from tessera.networks.mlp import MLP, dense, output_dtype
+from tessera.networks.recurrent import Carry, Core, empty_carry
 from tessera.networks.torsos import torso, torso_name, torso_widths
 
 
 class ActorCritic(nn.Module):
-    """What to do, and how good things are.
+    """What to do, and how good things are; with a core, given what is remembered.
 
     `policy` and `value` can be had apart, with `module.apply(params, observation, method="policy")`, and neither
-    computes the other.
+    computes the other. Without a core, `carry` is () and `first` is not read.
     """
 
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Of the fully connected layers; None: those usual for the torso."""
     torso: str = "auto"
-    """"auto", "mlp", "nature" or "small"."""
+    """"auto", or one of `TORSOS`."""
     shared: bool | None = None
-    """Whether both read the same torso; None: they do for images, and have one each otherwise."""
+    """Whether both read the same torso; None: they do for images and behind a core, and have one each otherwise."""
     activation: str | None = None
     """None: tanh for mlp, relu for images."""
+    core: str = "none"
+    """Memory behind the torso: none, lstm or gru."""
+    core_width: int | None = None
+    """Numbers that it remembers; None: 64 behind mlp, 256 behind images."""
 
     def setup(self) -> None:
         """Make the layers."""
         chosen = torso_name(self.spec, self.torso)
-        shared = chosen != "mlp" if self.shared is None else self.shared
+        shared = chosen != "mlp" or self.core != "none" if self.shared is None else self.shared
         self.policy_torso = torso(self.spec, chosen, self.widths, self.activation)
         self.value_torso = None if shared else torso(self.spec, chosen, self.widths, self.activation)
+        self.remember = None if self.core == "none" else Core(self.core, self._core_width, self.spec.precision)
+        if self.remember is not None and self.value_torso is not None:
+            raise TesseraError("a network with a core has one torso for policy and value: leave `shared` out")
         actions = self.spec.actions
         size = actions.size if isinstance(actions, Box) else head_size(actions)
         self.policy_head = dense(size, 0.01, self.spec.precision)
@@ -44,6 +54,14 @@ class ActorCritic(nn.Module):
         if isinstance(actions, Box):
             zeros = nn.initializers.zeros_init()
             self.log_std = self.param("log_std", zeros, (size,), output_dtype(self.spec.precision))
+
+    @property
+    def _core_width(self) -> int:
+        return self.core_width or (64 if torso_name(self.spec, self.torso) == "mlp" else 256)
+
+    def empty(self) -> Carry:
+        """What is remembered of nothing, for one environment."""
+        return empty_carry(self.core, self._core_width, self.spec.precision)
 
     def _policy(self, features: jax.Array) -> jax.Array:
         out = self.policy_head(features).astype(output_dtype(self.spec.precision))
@@ -54,19 +72,33 @@ class ActorCritic(nn.Module):
     def _value(self, features: jax.Array) -> jax.Array:
         return self.value_head(features)[..., 0].astype(output_dtype(self.spec.precision))
 
-    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the head output for `distributions.for_actions`, [..., head_size], and the value, [...]."""
+    def __call__(
+        self, observation: jax.Array, carry: Carry = (), first: Any = None, burn_in: int = 0
+    ) -> tuple[jax.Array, jax.Array, Carry]:
+        """Compute the head output for `distributions.for_actions`, [..., head_size], the value, [...], and carries.
+
+        With a core the leading axis is time: observation [T, ...], carry before the first step, first [T, ...] true
+        where an episode begins; the carry after each step is given back, [T, ...].
+        """
         features = self.policy_torso(observation)
+        if self.remember is not None:
+            features, carry = self.remember.unroll(features, carry, first, burn_in)
         apart = features if self.value_torso is None else self.value_torso(observation)
-        return self._policy(features), self._value(apart)
+        return self._policy(features), self._value(apart), carry
 
-    def policy(self, observation: jax.Array) -> jax.Array:
-        """Compute only the head output, [..., head_size]."""
-        return self._policy(self.policy_torso(observation))
+    def policy(self, observation: jax.Array, carry: Carry = (), first: Any = None) -> tuple[jax.Array, Carry]:
+        """Compute only the head output of one step, [..., head_size], and what is remembered after it."""
+        features = self.policy_torso(observation)
+        if self.remember is not None:
+            features, carry = self.remember(features, carry, first)
+        return self._policy(features), carry
 
-    def value(self, observation: jax.Array) -> jax.Array:
-        """Compute only the value, [...]."""
-        return self._value((self.value_torso or self.policy_torso)(observation))
+    def value(self, observation: jax.Array, carry: Carry = ()) -> jax.Array:
+        """Compute only the value, [...], of an observation within an episode."""
+        features = (self.value_torso or self.policy_torso)(observation)
+        if self.remember is not None:
+            features, _ = self.remember(features, carry, jnp.zeros(features.shape[:-1], bool))
+        return self._value(features)
 
 
 class QNetwork(nn.Module):
@@ -76,7 +108,7 @@ class QNetwork(nn.Module):
     widths: tuple[int, ...] | None = None
     """Of the fully connected layers; None: those usual for the torso."""
     torso: str = "auto"
-    """"auto", "mlp", "nature" or "small"."""
+    """"auto", or one of `TORSOS`."""
     dueling: bool = False
     """Compute a value and advantages apart, each with a last hidden layer of its own (Wang et al., 2016)."""
     activation: str = "relu"

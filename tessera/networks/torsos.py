@@ -6,13 +6,13 @@ import flax.linen as nn
 
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
-from tessera.networks.conv import NATURE, SMALL, ConvTorso
+from tessera.networks.conv import NATURE, RESNET, SMALL, ConvTorso, ResidualTorso
 from tessera.networks.mlp import HIDDEN_GAIN, MLP
 
-TORSOS = ("mlp", "nature", "small")
+TORSOS = ("mlp", "nature", "small", "resnet")
 
-_LEAST_SIDE = {"nature": 36, "small": 3}
-_WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,)}
+_LEAST_SIDE = {"nature": 36, "small": 3, "resnet": 5}
+_WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,), "resnet": (256,)}
 
 
 def torso_name(spec: Spec, name: str = "auto") -> str:
@@ -49,9 +49,10 @@ def torso(
 
     Args:
         spec: what observations look like, and in which precision to compute.
-        name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10) or "auto", by
-            the observations' shape.
-        widths: of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small.
+        name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10), "resnet"
+            (IMPALA's deep network) or "auto", by the observations' shape: one of the first three.
+        widths: of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small, (256,) for
+            resnet.
         activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
         gain: how fully connected layers start; see `MLP`.
     """
@@ -59,4 +60,6 @@ def torso(
     widths = torso_widths(spec, chosen, widths)
     if chosen == "mlp":
         return MLP(widths, activation or "tanh", spec.precision, gain, len(spec.observation_shape))
+    if chosen == "resnet":
+        return ResidualTorso(RESNET, widths, activation or "relu", spec.precision, gain)
     return ConvTorso(NATURE if chosen == "nature" else SMALL, widths, activation or "relu", spec.precision, gain)

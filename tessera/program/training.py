@@ -349,13 +349,14 @@ class Training:
         def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *more: Any) -> tuple[Any, ...]:
             picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
             gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
+            kept: tuple[Any, ...] = ()
+            if self.threshold:  # clipped first: what one wild gradient left behind would be sent for a long time
+                gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
+                gradients, *rest = threshold_code(gradients, more[-1], self.threshold)
+                kept = tuple(rest)
             if self.solo:
                 gradients = Alone(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
-            told = (gradients, feedback.metrics, feedback.priorities, clock + 1)
-            if not self.threshold:
-                return told
-            sent, residual = threshold_code(gradients, more[-1], self.threshold)
-            return sent, *told[1:], residual
+            return gradients, feedback.metrics, feedback.priorities, clock + 1, *kept
 
         def address(samples: Any, rows: jax.Array) -> tuple[Any]:
             return ((samples.index, rows.reshape(samples.index.shape)),)

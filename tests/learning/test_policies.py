@@ -30,8 +30,7 @@ def test_no_policy_is_forgotten():
 
 
 @pytest.mark.usefixtures("processes")
-# rounding to a threshold is made for plain gradient descent: with RMSProp it learns, but not always to the end
-@pytest.mark.parametrize("text", [text for text in CASES if "threshold" not in text])
+@pytest.mark.parametrize("text", CASES)
 def test_every_policy_solves_cartpole_on_processes(text):
     row = measure(text, seed=2)
     assert row.solved, row

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rlax
 
-from tessera.maths.returns import discounted_returns, generalised_advantage, n_step
+from tessera.maths.returns import discounted_returns, generalised_advantage, n_step, v_trace
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -131,3 +131,98 @@ def test_n_step_windows_match_a_plain_loop_with_both_kinds_of_end():
 def test_windows_longer_than_the_data_are_refused():
     with pytest.raises(ValueError, match="do not fit"):
         n_step(jnp.ones(2), jnp.zeros(2), jnp.zeros(2), 0.9, 3)
+
+
+def slow_v_trace(ratios, r, v, v_next, terminated, truncated, gamma, lambda_, rho_bar, c_bar):
+    """V-trace as its definition has it: for every start, a sum over what follows in the episode."""
+    target, advantage = np.zeros_like(r), np.zeros_like(r)
+    for s in range(len(r)):
+        total, weight = 0.0, 1.0
+        for t in range(s, len(r)):
+            after = 0.0 if terminated[t] else gamma * v_next[t]
+            total += weight * min(rho_bar, ratios[t]) * (r[t] + after - v[t])
+            weight *= gamma * lambda_ * min(c_bar, ratios[t])
+            if terminated[t] or truncated[t]:
+                break
+        target[s] = v[s] + total
+    for s in range(len(r)):
+        ahead = v_next[s] if truncated[s] or s + 1 == len(r) else target[s + 1]
+        after = 0.0 if terminated[s] else gamma * ahead
+        advantage[s] = min(rho_bar, ratios[s]) * (r[s] + after - v[s])
+    return target, advantage
+
+
+@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.5), (np.inf, np.inf)])
+def test_v_trace_is_its_definition_with_both_kinds_of_end(rho_bar, c_bar):
+    r, v, v_next, terminated, truncated = episode(5, 29)
+    ratios = np.exp(np.random.default_rng(6).normal(size=29)).astype(np.float32)
+    got = jax.jit(v_trace)(np.log(ratios), r, v, v_next, terminated, truncated, 0.95, 0.9, rho_bar, c_bar)
+    want = slow_v_trace(ratios, r, v, v_next, terminated, truncated, 0.95, 0.9, rho_bar, c_bar)
+    np.testing.assert_allclose(got.target, want[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got.advantage, want[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rho_bar", [1.0, 1.7])
+@pytest.mark.parametrize("seed", range(3))
+def test_v_trace_matches_rlax_with_terminations_inside(seed, rho_bar):
+    r, v, _, terminated, _ = episode(seed, 31)
+    values = np.append(v, np.float32(-0.4))
+    log_ratios = np.random.default_rng(seed + 10).normal(size=31).astype(np.float32)
+    got = v_trace(log_ratios, r, v, values[1:], terminated, np.zeros(31, bool), 0.98, 1.0, rho_bar, 1.0)
+    want = rlax.vtrace_td_error_and_advantage(
+        v, values[1:], r, 0.98 * (1.0 - terminated), np.exp(log_ratios), 1.0, rho_bar, rho_bar
+    )
+    np.testing.assert_allclose(got.target, v + want.errors, **CLOSE)
+    np.testing.assert_allclose(got.advantage, want.pg_advantage, **CLOSE)
+
+
+def test_v_trace_on_policy_is_the_n_step_return_whatever_the_bounds_above_one():
+    r, v, v_next, terminated, truncated = episode(7, 20)
+    want = generalised_advantage(r, v, v_next, terminated, truncated, 0.9, 1.0) + v
+    for bound in (1.0, 3.0):
+        got = v_trace(np.zeros(20), r, v, v_next, terminated, truncated, 0.9, 1.0, bound, bound)
+        np.testing.assert_allclose(got.target, want, **CLOSE)
+    # by hand: three steps that end in a truncation at an observation worth 10
+    hand = v_trace(
+        np.zeros(3), np.ones(3), np.array([0.0, 5.0, 5.0]), np.array([5.0, 5.0, 10.0]), np.zeros(3, bool),
+        np.array([False, False, True]), 0.5,
+    )  # fmt: skip
+    np.testing.assert_allclose(hand.target, [1 + 0.5 + 0.25 + 0.125 * 10, 1 + 0.5 + 2.5, 1 + 5.0], **CLOSE)
+
+
+@pytest.mark.parametrize("rho_bar", [0.5, 1.0, 100.0])
+def test_v_trace_converges_to_the_value_of_the_clipped_policy(rho_bar):
+    """Two states, two actions, tables for everything: expected targets, iterated until they stand still."""
+    gamma, states, actions = 0.8, 2, 2
+    behaviour = np.array([[0.8, 0.2], [0.4, 0.6]])
+    policy = np.array([[0.2, 0.8], [0.7, 0.3]])
+    reward = np.array([[1.0, -1.0], [0.5, 2.0]])
+    following = np.array([[0, 1], [1, 0]])  # where each action leads
+    clipped = np.minimum(rho_bar * behaviour, policy)
+    clipped /= clipped.sum(1, keepdims=True)
+    moves = np.zeros((states, states))
+    for s in range(states):
+        for a in range(actions):
+            moves[s, following[s, a]] += clipped[s, a]
+    want = np.linalg.solve(np.eye(states) - gamma * moves, (clipped * reward).sum(1))
+
+    steps = 2
+    paths = [(s, a) for s in range(states) for a in np.ndindex(*(actions,) * steps)]
+    start = np.array([s for s, _ in paths])
+    chosen = np.array([a for _, a in paths]).T
+    visited = [start]
+    for a in chosen:
+        visited.append(following[visited[-1], a])
+    at = np.array(visited[:-1])
+    likelihood = np.prod(behaviour[at, chosen], axis=0)
+    log_ratios = np.log(policy[at, chosen] / behaviour[at, chosen]).astype(np.float32)
+    never = np.zeros(at.shape, bool)
+    values = np.zeros(states)
+    for _ in range(400):
+        v, v_next = values[at], values[np.array(visited[1:])]
+        targets = v_trace(
+            log_ratios, reward[at, chosen], v, v_next, never, never, gamma, 1.0, rho_bar, min(1.0, rho_bar)
+        )
+        first = np.asarray(targets.target[0])
+        values = np.array([(likelihood * first)[start == s].sum() for s in range(states)])
+    np.testing.assert_allclose(values, want, rtol=1e-3, atol=1e-3)

@@ -74,7 +74,7 @@ def test_the_policy_head_fits_the_distribution_of_every_action_space(actions):
     spec = spec_of("vector", actions)
     net = ActorCritic(spec)
     params = net.init(jax.random.key(0), jnp.zeros(3))
-    head, value = net.apply(params, jnp.ones((5, 3)))
+    head, value, _ = net.apply(params, jnp.ones((5, 3)))
     assert head.shape == (5, head_size(actions))
     assert value.shape == (5,)
     action = for_actions(actions, head).sample(jax.random.key(0))
@@ -88,11 +88,11 @@ def test_policy_and_value_can_be_had_apart_and_neither_computes_the_other(kind):
     net = ActorCritic(spec)
     x = observations(spec, 4)
     params = net.init(jax.random.key(0), x[0])
-    head, value = net.apply(params, x)
-    np.testing.assert_allclose(net.apply(params, x, method="policy"), head, rtol=1e-6)
+    head, value, _ = net.apply(params, x)
+    np.testing.assert_allclose(net.apply(params, x, method="policy")[0], head, rtol=1e-6)
     np.testing.assert_allclose(net.apply(params, x, method="value"), value, rtol=1e-6)
     only_policy = {"params": {k: v for k, v in params["params"].items() if not k.startswith("value")}}
-    np.testing.assert_allclose(net.apply(only_policy, x, method="policy"), head, rtol=1e-6)
+    np.testing.assert_allclose(net.apply(only_policy, x, method="policy")[0], head, rtol=1e-6)
     heads = {"params": {k: v for k, v in params["params"].items() if k != "policy_head"}}
     np.testing.assert_allclose(net.apply(heads, x, method="value"), value, rtol=1e-6)
 
@@ -125,7 +125,7 @@ def test_bf16_computes_in_bfloat16_keeps_float32_parameters_and_hands_out_float3
     params = ActorCritic(rough).init(jax.random.key(0), x[0])
     assert {p.dtype for p in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     got, want = ActorCritic(rough).apply(params, x), ActorCritic(exact).apply(params, x)
-    assert all(y.dtype == jnp.float32 for y in got)
+    assert all(y.dtype == jnp.float32 for y in got[:2])
     np.testing.assert_allclose(got[1], want[1], rtol=0.05, atol=0.05)
     assert not np.array_equal(got[1], want[1])
     assert "bf16" in jax.jit(ActorCritic(rough).apply).lower(params, x).as_text()

@@ -1,0 +1,66 @@
+"""Importance weighted actor-learners (Espeholt et al., 2018): actor-critic for experience that is not quite fresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from tessera.algorithms.a2c import A2C
+from tessera.algorithms.base import Transition
+from tessera.algorithms.rows import Played
+from tessera.envs.base import Spec
+from tessera.errors import TesseraError
+from tessera.maths.returns import v_trace
+
+
+@dataclass(frozen=True)
+class IMPALA(A2C):
+    """A2C's gradient on V-trace targets, which correct for params that have moved since the experience was made."""
+
+    name: ClassVar[str] = "impala"
+    summary: ClassVar[str] = "actor-critic with V-trace: corrects experience of older params, RMSProp"
+
+    unroll: int | None = 20
+    """Steps that each environment plays between updates."""
+    learning_rate: float | None = None
+    """Step size at the beginning; default 2e-3, and 6e-4 for pixels."""
+    gae_lambda: float = 1.0
+    """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
+    normalise_advantages: bool = False
+    """Shift and scale each batch's advantages to mean 0 and deviation 1."""
+    rho_bar: float = 1.0
+    """The most that a step counts that is likelier now than when it was played; decides what values converge to."""
+    c_bar: float = 1.0
+    """The most that later steps count for earlier ones; at most rho_bar."""
+    corrections: bool = True
+    """Correct by V-trace; without, experience is taken for fresh."""
+
+    def check(self) -> None:
+        """Refuse corrections that converge to nothing in particular."""
+        super().check()
+        if self.c_bar > self.rho_bar:
+            raise TesseraError(f"--c-bar {self.c_bar:g}: must be at most --rho-bar {self.rho_bar:g}")
+
+    def chosen(self, spec: Spec) -> dict[str, Any]:
+        """The paper's step size for pixels; small networks take larger steps."""
+        return {"learning_rate": 6e-4 if spec.observation_dtype == "uint8" else 2e-3}
+
+    def estimate(self, played: Played, rows: Transition) -> tuple[jax.Array, jax.Array]:
+        """Advantages and targets by V-trace."""
+        log_ratios = played.distribution.log_prob(rows.action) - rows.extras.log_prob
+        corrected = v_trace(
+            log_ratios if self.corrections else jnp.zeros_like(log_ratios),
+            played.rewards,
+            played.values,
+            played.next_values,
+            rows.terminated,
+            rows.truncated,
+            self.gamma,
+            self.gae_lambda,
+            self.rho_bar,
+            self.c_bar,
+        )
+        return corrected.advantage, corrected.target

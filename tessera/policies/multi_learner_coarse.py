@@ -1,0 +1,21 @@
+"""Actors play whole unrolls; several learners share the work and average their gradients."""
+
+from tessera.graph.policy import Cut, Fragment, Policy
+
+
+def policy(actors: int = 2, learners: int = 2, mode: str = "sync", lag: int | None = None) -> Policy:
+    """Each learner takes the unrolls of its own actors; gradients are all-reduced, so all have the same params.
+
+    `mode` is sync or async (learners take whatever has come, actors the newest params); `lag` is how many updates
+    behind actors are, or under async may be at most.
+    """
+    cuts = {"params": Cut(lag=lag)} if lag is not None else {}
+    if mode != "sync":
+        cuts = {"experience": Cut(mode), "params": Cut(mode, lag)}
+    return Policy(
+        name="multi_learner_coarse",
+        fragments=(Fragment("env act", replicas=actors), Fragment("store grad apply", replicas=learners)),
+        cuts=cuts,
+        summary="actors play whole unrolls, several learners update together",
+        mirrors="IMPALA with several learners, Sebulba",
+    )
