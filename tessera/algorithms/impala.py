@@ -23,10 +23,10 @@ class IMPALA(A2C):
     name: ClassVar[str] = "impala"
     summary: ClassVar[str] = "actor-critic with V-trace: corrects experience of older params, RMSProp"
 
-    unroll: int | None = 20
-    """Steps that each environment plays between updates."""
+    unroll: int | None = None
+    """Steps that each environment plays between updates; default 8, and 20 for pixels."""
     learning_rate: float | None = None
-    """Step size at the beginning; default 2e-3, and 6e-4 for pixels."""
+    """Step size at the beginning; default 3e-3, and 6e-4 for pixels."""
     gae_lambda: float = 1.0
     """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
     normalise_advantages: bool = False
@@ -45,8 +45,9 @@ class IMPALA(A2C):
             raise TesseraError(f"--c-bar {self.c_bar:g}: must be at most --rho-bar {self.rho_bar:g}")
 
     def chosen(self, spec: Spec) -> dict[str, Any]:
-        """The paper's step size for pixels; small networks take larger steps."""
-        return {"learning_rate": 6e-4 if spec.observation_dtype == "uint8" else 2e-3}
+        """The paper's settings for pixels; small networks take larger steps, and more of them."""
+        pixels = spec.observation_dtype == "uint8"
+        return {"unroll": 20 if pixels else 8, "learning_rate": 6e-4 if pixels else 3e-3}
 
     def estimate(self, played: Played, rows: Transition) -> tuple[jax.Array, jax.Array]:
         """Advantages and targets by V-trace."""

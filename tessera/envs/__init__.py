@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import importlib
@@ -21,6 +22,7 @@ from tessera.envs.base import (
     Timestep,
     is_device,
 )
+from tessera.envs.hiding import hide
 from tessera.errors import TesseraError, unknown_name
 from tessera.imports import import_target
 
@@ -40,7 +42,7 @@ __all__ = [
     "make",
 ]
 
-FAMILIES = ("gymnax", "brax", "gymnasium", "envpool", "ale")
+FAMILIES = ("gymnax", "brax", "jaxmarl", "gymnasium", "envpool", "ale", "pettingzoo")
 """Prefixes that have an adapter: the module of the same name in this package, imported when first needed."""
 
 
@@ -48,11 +50,23 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     """Give an environment from a name, a factory, a class or an object.
 
     Names are `gymnax:CartPole-v1`, `brax:ant`, `envpool:CartPole-v1`, `ale:pong`, `gymnasium:CartPole-v1` (or
-    without the prefix), and `py:package.module.Class` for a class or factory of yours. What a factory gives
-    may be one of Tessera's environments or a `gymnasium.Env`. `options` go to what builds the environment.
+    without the prefix), for several agents `jaxmarl:MPE_simple_spread_v3` and `pettingzoo:mpe2.simple_spread_v3`,
+    and `py:package.module.Class` for a class or factory of yours. What a factory gives may be one of Tessera's
+    environments or a `gymnasium.Env`. `options` go to what builds the environment; a name may bring its own, as in
+    `gymnax:MemoryChain-bsuite?memory_length=9`. The option hide=1,3 leaves these entries out of a flat observation.
     """
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
+    if isinstance(name_or_factory, str) and "?" in name_or_factory:
+        name, _, asked = name_or_factory.partition("?")
+        made = make(name, precision, **{**_options(asked, name_or_factory), **options})
+        return _with(made, "name", name_or_factory)  # by its whole name it can be made again
+    hidden = options.pop("hide", None)
+    if hidden is not None:
+        entries = hidden if isinstance(hidden, tuple | list) else (hidden,)
+        if not all(isinstance(entry, int) for entry in entries):
+            raise TesseraError(f"hide={hidden}: name entries of the observation by number, as in hide=1,3")
+        return hide(make(name_or_factory, precision, **options), entries)
     try:
         environment = _build(name_or_factory, options)
     except TypeError as error:
@@ -130,17 +144,34 @@ def _complete(environment: Any, name: str) -> Environment:
     return environment
 
 
+def _options(text: str, name: str) -> dict[str, Any]:
+    """Options written behind a name: key=value&key=value; numbers, true and false are read as such."""
+    options: dict[str, Any] = {}
+    for pair in text.split("&"):
+        key, equals, value = pair.partition("=")
+        if not key.isidentifier() or not equals:
+            raise TesseraError(f"{name!r}: options are written ?key=value&key=value, and {pair!r} is not")
+        try:
+            options[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return options
+
+
 def _with_precision(environment: Environment, precision: str) -> Environment:
-    """Set the spec's precision on a copy, so that an object the caller gave stays as it was."""
     if environment.spec.precision == precision:
         return environment
+    return _with(environment, "spec", dataclasses.replace(environment.spec, precision=precision))
+
+
+def _with(environment: Environment, attribute: str, value: Any) -> Environment:
+    """Set an attribute on a copy, so that an object the caller gave stays as it was."""
     environment = copy.copy(environment)
     try:
-        # Through `object`, because environments may be frozen dataclasses.
-        object.__setattr__(environment, "spec", dataclasses.replace(environment.spec, precision=precision))
+        object.__setattr__(environment, attribute, value)  # because environments may be frozen dataclasses
     except AttributeError as error:
         raise TesseraError(
-            f"the spec of {environment.name} cannot be set to {precision} ({error}): make it an attribute"
+            f"the {attribute} of {environment.name} cannot be set to {value} ({error}): make it an attribute"
         ) from error
     return environment
 

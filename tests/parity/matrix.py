@@ -10,7 +10,7 @@ from unittest import mock
 import jax
 import numpy as np
 
-from tessera import A2C, DQN, PPO, Fragment, Policy, policies
+from tessera import A2C, DQN, IMPALA, PPO, Fragment, Policy, policies
 from tessera.engines import replica, serial
 from tessera.engines.reports import Reports
 from tessera.engines.serial import SerialEngine
@@ -52,6 +52,23 @@ ALGORITHMS: dict[str, Any] = {
     ),
 }
 
+RECURRENT: dict[str, Any] = {
+    "ppo_lstm": PPO(
+        unroll=8,
+        epochs=2,
+        minibatches=2,
+        widths=(8,),
+        learning_rate=0.01,
+        normalise_observations=True,
+        core="lstm",
+        core_width=4,
+    ),
+    "impala_gru": IMPALA(unroll=8, widths=(8,), learning_rate=0.01, core="gru", core_width=4, burn_in=2),
+}
+"""Networks that remember, so that a row is an unroll of one environment."""
+
+ANY = {**ALGORITHMS, **RECURRENT}
+
 NOBODY_NAMED: dict[str, Policy] = {
     "unnamed": Policy("unnamed", (Fragment("env act", 2), Fragment("store grad", 2), Fragment("apply"))),
     "all apart": Policy("all apart", tuple(Fragment(o) for o in ("env", "act", "store", "grad", "apply"))),
@@ -62,6 +79,7 @@ SYNCHRONOUS: tuple[str, ...] = (
     *(f"single_learner_coarse:actors={n}" for n in (1, 2, 3)),
     *(f"single_learner_fine:actors={n}" for n in (1, 2, 3)),
     *(f"multi_learner:learners={n}" for n in (1, 2, 3)),
+    *(f"multi_learner_coarse:actors={n},learners={n}" for n in (1, 2, 3)),
     *(f"environments:workers={n}" for n in (1, 2, 3)),
     "environments:workers=3,agents=2",
     *(f"central:workers={n},shards={s}" for s in (1, 2) for n in (1, 2, 3)),
@@ -143,7 +161,7 @@ def run(algorithm: Any, policy: Policy, updates: int = UPDATES, **options: Any) 
 @functools.cache
 def on_one_device(name: str, **options: Any) -> Any:
     """What every colouring must give; computed once for each algorithm."""
-    before, after, _ = run(ALGORITHMS[name], policies.get("fused", devices=1), **options)
+    before, after, _ = run(ANY[name], policies.get("fused", devices=1), **options)
     assert all(x.dtype == np.float64 for x in jax.tree.leaves(after.params))
     for part in ("params", "target", "statistics"):
         was, is_now = getattr(before, part), getattr(after, part)
@@ -160,5 +178,5 @@ def furthest(a: Any, b: Any) -> float:
 def assert_parity(name: str, policy: Policy, **options: Any) -> None:
     """Compare params, optimiser, target network, normalisers and clock with those of one device."""
     expected = on_one_device(name, **options)
-    _, state, _ = run(ALGORITHMS[name], policy, **options)
+    _, state, _ = run(ANY[name], policy, **options)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, expected)

@@ -1,0 +1,217 @@
+"""`pettingzoo:` environments: several agents that act at once, in PettingZoo's parallel interface.
+
+`pettingzoo:mpe2.simple_spread_v3` and `jaxmarl:MPE_simple_spread_v3` are the same task, step by step: three agents and
+three landmarks placed alike, five actions numbered alike, the 18 numbers of an observation in the same order (own
+velocity and position, landmarks, other agents, four zeros for words nobody says), the same forces and collisions, a
+`local_ratio` of 0.5 and 25 steps. A test plays both from one state and finds them equal but for rounding.
+
+What differs: MPE2 computes in float64 and JaxMARL in float32; options have other names (`N`, `max_cycles` and
+`continuous_actions` here; `num_agents`, `num_landmarks`, `max_steps` and `action_type` there); and JaxMARL by itself
+plays 26 steps, which its adapter cuts to 25.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import importlib.util
+import math
+import os
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra
+from tessera.envs.gymnasium import Spaces, seed_for
+from tessera.errors import TesseraError, unknown_name
+
+SHELVES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
+"""Packages whose modules are told to whom names one that does not exist."""
+
+
+def make(name: str, **options: Any) -> PettingZooEnvironment:
+    """Make a parallel environment; `name` is a module that has `parallel_env`, and `pettingzoo.` may be left out."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many draw with it, and it greets on standard output
+    try:
+        import pettingzoo  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("pettingzoo", "pettingzoo", error) from error
+    path = next((path for path in (name, f"pettingzoo.{name}") if _exists(path)), None)
+    if path is None and name.startswith("mpe2.") and not _exists("mpe2"):
+        raise missing_extra("pettingzoo", "pettingzoo", ImportError(name="mpe2"))
+    if path is None:
+        raise unknown_name("PettingZoo environment", name, _known())
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise TesseraError(f"{path} of 'pettingzoo:{name}' cannot be imported ({error}): install it") from error
+    if not hasattr(module, "parallel_env"):
+        raise TesseraError(f"{path} has no parallel_env, and here agents act at once: choose another")
+    return PettingZooEnvironment(f"pettingzoo:{name}", functools.partial(module.parallel_env, **options))
+
+
+def _exists(path: str) -> bool:
+    """Whether there is a module of this name; imports only the packages that it is in."""
+    try:
+        return importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _known() -> list[str]:
+    names = []
+    for shelf in filter(_exists, SHELVES):
+        modules = pkgutil.iter_modules(importlib.import_module(shelf).__path__)
+        names += [f"{shelf.removeprefix('pettingzoo.')}.{m.name}" for m in modules if re.search(r"_v\d+$", m.name)]
+    return names
+
+
+class PettingZooEnvironment(HostEnvironment):
+    """A kind of parallel environment; `open` steps it in this process."""
+
+    def __init__(self, name: str, factory: Callable[[], Any]) -> None:
+        self.name, self._factory = name, factory
+        probe = factory()
+        try:
+            self._team = Team(name, probe)
+        finally:
+            probe.close()
+        self.spec = self._team.spec
+
+    def open(self, ids: np.ndarray, seed: int) -> HostVector:
+        """Open the environments with global indices `ids` [groups, environments per group]."""
+        seeds = [seed_for(seed, index) for index in ids.flat]
+        return ParallelEnvs([self._factory() for _ in seeds], self._team, ids.shape, seeds)
+
+
+class ParallelEnvs(HostVector):
+    """Parallel environments stepped in a loop, each reset in the step that ends its episode.
+
+    An agent that has left observes zeros and earns nothing until the next episode, and is given no action.
+    """
+
+    def __init__(self, envs: Sequence[Any], team: Team, shape: Sequence[int], seeds: Sequence[int]) -> None:
+        self._envs, self._team, self._shape, self._seeds = envs, team, tuple(shape), seeds
+
+    def reset(self) -> Timestep:
+        """Start every environment from its seed."""
+        pairs = zip(self._envs, self._seeds, strict=True)
+        observation = self._team.encode([env.reset(seed=seed)[0] for env, seed in pairs])
+        alive = np.array([self._team.among(env.agents) for env in self._envs])
+        terminated, truncated = np.zeros((2, len(self._envs)), bool)
+        rewards = np.zeros(alive.shape, np.float32)
+        return self._grouped(Timestep(observation, rewards, terminated, truncated, observation, alive=alive))
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        """Play one step in every environment."""
+        observations: list[Mapping[str, Any]] = []
+        finals: dict[int, Mapping[str, Any]] = {}
+        each = self._team.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
+        rewards, alive = np.zeros(each.shape[:2], np.float32), np.zeros(each.shape[:2], bool)
+        terminated, truncated = np.zeros((2, len(self._envs)), bool)
+        # Plain integers, because a NumPy scalar for every agent costs more than many a step.
+        choices = each.tolist() if each.ndim == 2 else each
+        for i, (env, choice) in enumerate(zip(self._envs, choices, strict=True)):
+            observed, earned, ends, cuts, _ = env.step(self._team.named(choice, env.agents))
+            rewards[i] = [earned.get(agent, 0.0) for agent in self._team.agents]
+            left = [agent for agent in env.agents if not (ends.get(agent) or cuts.get(agent))]
+            if not left:
+                # Who was truncated would have gone on, and beside them those who were terminated would be gone.
+                cut = [agent for agent in cuts if cuts[agent] and not ends.get(agent)]
+                terminated[i], truncated[i] = not cut, bool(cut)
+                # A copy, because an environment may hand out the same arrays again at its reset.
+                finals[i] = copy.deepcopy(_only(observed, cut or observed))
+                observed, left = env.reset()[0], env.agents
+            alive[i] = self._team.among(left)
+            observations.append(_only(observed, left))
+        observation = final = self._team.encode(observations)
+        if finals:
+            final = self._team.encode([finals.get(i, seen) for i, seen in enumerate(observations)])
+        return self._grouped(Timestep(observation, rewards, terminated, truncated, final, alive=alive))
+
+    def _grouped(self, timestep: Timestep) -> Timestep:
+        return Timestep._make(None if x is None else x.reshape(*self._shape, *x.shape[1:]) for x in timestep)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+
+class Team:
+    """Translates between what PettingZoo keeps by agents' names and arrays in the order of `possible_agents`."""
+
+    def __init__(self, name: str, env: Any) -> None:
+        if not getattr(env, "possible_agents", None):
+            raise TesseraError(f"{name} has no possible_agents, so nobody knows how many there are: choose another")
+        self.agents = tuple(env.possible_agents)
+        actions = _shared_actions(name, env)
+        observes = {agent: env.observation_space(agent) for agent in self.agents}
+        different = [space for i, space in enumerate(observes.values()) if space not in [*observes.values()][:i]]
+        self._index = {agent: index for index, agent in enumerate(self.agents)}
+        # Agents that observe alike are translated together, which is faster than one by one.
+        self._kinds = [
+            (Spaces(name, space, actions), [agent for agent in self.agents if observes[agent] == space])
+            for space in different
+        ]
+        specs = [kind.spec for kind, _ in self._kinds]
+        shape = specs[0].observation_shape
+        self._padded = any(spec.observation_shape != shape for spec in specs)
+        if self._padded:
+            shape = (max(math.prod(spec.observation_shape) for spec in specs),)
+        dtype = "uint8" if all(spec.observation_dtype == "uint8" for spec in specs) else "float32"
+        self.spec = Spec((len(self.agents), *shape), dtype, specs[0].actions, agents=len(self.agents))
+
+    def encode(self, observations: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Make [n, agents, ...] of what was observed in n environments; zeros for who is not there.
+
+        Observations of different shapes become vectors, with zeros after the shorter ones.
+        """
+        encoded = np.zeros((len(observations), *self.spec.observation_shape), self.spec.observation_dtype)
+        for kind, members in self._kinds:
+            found = [
+                (row, self._index[agent], seen[agent])
+                for row, seen in enumerate(observations)
+                for agent in members
+                if agent in seen
+            ]
+            if found:
+                rows, columns, values = zip(*found, strict=True)
+                part = kind.encode(kind.stack(values))
+                part = part.reshape(len(part), -1) if self._padded else part
+                encoded[rows, columns, : part.shape[1]] = part
+        return encoded
+
+    def decode(self, actions: np.ndarray) -> np.ndarray:
+        """Translate actions [n, agents, ...] to the environments' own."""
+        return self._kinds[0][0].decode(actions)
+
+    def named(self, values: Sequence[Any], agents: Iterable[str]) -> dict[str, Any]:
+        """Take some agents' values out of a row of all agents'."""
+        return {agent: values[self._index[agent]] for agent in agents}
+
+    def among(self, agents: Sequence[str]) -> list[bool]:
+        """Tell of every agent whether it is one of `agents`."""
+        return [agent in agents for agent in self.agents]
+
+
+def _only(observations: Mapping[str, Any], agents: Iterable[str]) -> dict[str, Any]:
+    return {agent: observations[agent] for agent in agents if agent in observations}
+
+
+def _shared_actions(name: str, env: Any) -> Any:
+    """Give the space of actions that every agent has; refuse if two differ."""
+    first, *others = env.possible_agents
+    shared = env.action_space(first)
+    for agent in others:
+        if env.action_space(agent) != shared:
+            raise TesseraError(
+                f"in {name} {first} takes {shared} and {agent} takes {env.action_space(agent)}, and all agents must "
+                "take the same actions: wrap the environment so that they do, or choose another"
+            )
+    return shared
