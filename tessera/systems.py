@@ -38,7 +38,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "a3c_lstm": System(
         "a2c", "central:mode=async", "Mnih et al. 2016", "A3C whose network remembers",
-        {"normalise_advantages": False, "core": "lstm", "unroll": 20},
+        {"normalise_advantages": False, "core": "lstm"},
     ),
     "dqn": System("dqn", "", "Mnih et al. 2013, 2015", "deep Q-learning: one player, replay, a target network"),
     "impala": System(

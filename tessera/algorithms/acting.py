@@ -27,7 +27,8 @@ class ActingAlgorithm(Algorithm):
     gamma: float = 0.99
     """Discount per step."""
     normalise_observations: bool | None = None
-    """Shift and scale observations by running moments; default: for continuous actions without images."""
+    """Shift and scale observations by running moments; default: for continuous actions and for networks with a core,
+    without images."""
     normalise_rewards: bool | None = None
     """Scale rewards by the running deviation of discounted returns; default: for continuous actions."""
     torso: str = "auto"

@@ -44,7 +44,7 @@ class ActorCriticAlgorithm(ActingAlgorithm):
         continuous = isinstance(spec.actions, Box)
         chosen = {
             "entropy_coefficient": 0.0 if continuous else 0.01,
-            "normalise_observations": continuous and len(spec.observation_shape) == 1,
+            "normalise_observations": (continuous or self.recurrent) and len(spec.observation_shape) == 1,
             "normalise_rewards": continuous,
             **self.chosen(spec),
         }

@@ -18,10 +18,10 @@ from tessera.networks.torsos import torso, torso_name, torso_widths
 
 
 class ActorCritic(nn.Module):
-    """What to do, and how good things are; with a core, given what is remembered.
+    """What to do, and how good things are; with cores, given what is remembered.
 
     `policy` and `value` can be had apart, with `module.apply(params, observation, method="policy")`, and neither
-    computes the other. Without a core, `carry` is () and `first` is not read.
+    computes the other's heads. Without a core, `carry` is () and `first` is not read.
     """
 
     spec: Spec
@@ -30,23 +30,23 @@ class ActorCritic(nn.Module):
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     shared: bool | None = None
-    """Whether both read the same torso; None: they do for images and behind a core, and have one each otherwise."""
+    """Whether both read the same torso and core; None: they do for images, and have their own otherwise."""
     activation: str | None = None
     """None: tanh for mlp, relu for images."""
     core: str = "none"
-    """Memory behind the torso: none, lstm or gru."""
+    """Memory behind a torso: none, lstm or gru."""
     core_width: int | None = None
-    """Numbers that it remembers; None: 64 behind mlp, 256 behind images."""
+    """Numbers that a core remembers; None: 64 behind mlp, 256 behind images."""
 
     def setup(self) -> None:
         """Make the layers."""
         chosen = torso_name(self.spec, self.torso)
-        shared = chosen != "mlp" or self.core != "none" if self.shared is None else self.shared
         self.policy_torso = torso(self.spec, chosen, self.widths, self.activation)
-        self.value_torso = None if shared else torso(self.spec, chosen, self.widths, self.activation)
-        self.remember = None if self.core == "none" else Core(self.core, self._core_width, self.spec.precision)
-        if self.remember is not None and self.value_torso is not None:
-            raise TesseraError("a network with a core has one torso for policy and value: leave `shared` out")
+        self.value_torso = None if self._shared else torso(self.spec, chosen, self.widths, self.activation)
+        remembers = self.core != "none"
+        width, precision = self._core_width, self.spec.precision
+        self.policy_core = Core(self.core, width, precision) if remembers else None
+        self.value_core = Core(self.core, width, precision) if remembers and not self._shared else None
         actions = self.spec.actions
         size = actions.size if isinstance(actions, Box) else head_size(actions)
         self.policy_head = dense(size, 0.01, self.spec.precision)
@@ -56,12 +56,24 @@ class ActorCritic(nn.Module):
             self.log_std = self.param("log_std", zeros, (size,), output_dtype(self.spec.precision))
 
     @property
+    def _shared(self) -> bool:
+        return torso_name(self.spec, self.torso) != "mlp" if self.shared is None else self.shared
+
+    @property
     def _core_width(self) -> int:
         return self.core_width or (64 if torso_name(self.spec, self.torso) == "mlp" else 256)
 
-    def empty(self) -> Carry:
-        """What is remembered of nothing, for one environment."""
-        return empty_carry(self.core, self._core_width, self.spec.precision)
+    @property
+    def _towers(self) -> list[tuple[Any, Any]]:
+        """Torso and core of the policy, and those of the value where it has its own."""
+        both = [(self.policy_torso, self.policy_core), (self.value_torso, self.value_core)]
+        return [tower for tower in both if tower[0] is not None]
+
+    def empty(self) -> tuple[Carry, ...]:
+        """What is remembered of nothing, for one environment: one entry for each core."""
+        if self.core == "none":
+            return ()
+        return (empty_carry(self.core, self._core_width, self.spec.precision),) * (1 if self._shared else 2)
 
     def _policy(self, features: jax.Array) -> jax.Array:
         out = self.policy_head(features).astype(output_dtype(self.spec.precision))
@@ -73,31 +85,37 @@ class ActorCritic(nn.Module):
         return self.value_head(features)[..., 0].astype(output_dtype(self.spec.precision))
 
     def __call__(
-        self, observation: jax.Array, carry: Carry = (), first: Any = None, burn_in: int = 0
-    ) -> tuple[jax.Array, jax.Array, Carry]:
+        self, observation: jax.Array, carry: tuple[Carry, ...] = (), first: Any = None, burn_in: int = 0
+    ) -> tuple[jax.Array, jax.Array, tuple[Carry, ...]]:
         """Compute the head output for `distributions.for_actions`, [..., head_size], the value, [...], and carries.
 
-        With a core the leading axis is time: observation [T, ...], carry before the first step, first [T, ...] true
+        With cores the leading axis is time: observation [T, ...], carry before the first step, first [T, ...] true
         where an episode begins; the carry after each step is given back, [T, ...].
         """
-        features = self.policy_torso(observation)
-        if self.remember is not None:
-            features, carry = self.remember.unroll(features, carry, first, burn_in)
-        apart = features if self.value_torso is None else self.value_torso(observation)
-        return self._policy(features), self._value(apart), carry
+        features, after = [], []
+        for k, (reader, core) in enumerate(self._towers):
+            seen = reader(observation)
+            if core is not None:
+                seen, carries = core.unroll(seen, carry[k], first, burn_in)
+                after.append(carries)
+            features.append(seen)
+        return self._policy(features[0]), self._value(features[-1]), tuple(after)
 
-    def policy(self, observation: jax.Array, carry: Carry = (), first: Any = None) -> tuple[jax.Array, Carry]:
+    def policy(
+        self, observation: jax.Array, carry: tuple[Carry, ...] = (), first: Any = None
+    ) -> tuple[jax.Array, tuple[Carry, ...]]:
         """Compute only the head output of one step, [..., head_size], and what is remembered after it."""
-        features = self.policy_torso(observation)
-        if self.remember is not None:
-            features, carry = self.remember(features, carry, first)
-        return self._policy(features), carry
+        if self.policy_core is None:
+            return self._policy(self.policy_torso(observation)), carry
+        both = [core(reader(observation), carry[k], first) for k, (reader, core) in enumerate(self._towers)]
+        return self._policy(both[0][0]), tuple(after for _, after in both)
 
-    def value(self, observation: jax.Array, carry: Carry = ()) -> jax.Array:
+    def value(self, observation: jax.Array, carry: tuple[Carry, ...] = ()) -> jax.Array:
         """Compute only the value, [...], of an observation within an episode."""
-        features = (self.value_torso or self.policy_torso)(observation)
-        if self.remember is not None:
-            features, _ = self.remember(features, carry, jnp.zeros(features.shape[:-1], bool))
+        reader, core = self._towers[-1]
+        features = reader(observation)
+        if core is not None:
+            features, _ = core(features, carry[-1], jnp.zeros(features.shape[:-1], bool))
         return self._value(features)
 
 
