@@ -1,7 +1,8 @@
 """`ale:` environments: Atari games with the usual preprocessing, by ALE's own vector environment in C++.
 
 Frames are 84 × 84, grey, four stacked; frame skip 4 with the maximum of the last two; up to 30 no-ops at a
-start; rewards clipped to [-1, 1]. ALE stacks frames on the first axis; observations here are [84, 84, 4].
+start; rewards clipped to [-1, 1]. Observations are [4, 84, 84], as ALE stacks them: turning them costs as much as half
+a step, so networks do that, where it is free.
 """
 
 from __future__ import annotations

@@ -275,7 +275,6 @@ class Spaces:
 
     def __init__(self, name: str, observations: spaces.Space, actions: spaces.Space) -> None:
         self._observations, self._actions = observations, actions
-        self._channels_first = _is_channels_first(observations)
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
 
     def stack(self, observations: Sequence[Any]) -> Any:
@@ -285,12 +284,6 @@ class Spaces:
 
     def encode(self, batch: Any) -> np.ndarray:
         """Translate a batch of observations to a fresh, C-contiguous array [n, *observation_shape]."""
-        if self._channels_first:
-            n, channels, *rest = batch.shape
-            encoded = np.empty((n, *rest, channels), np.uint8)
-            for channel in range(channels):  # three times as fast as a copy of the transposed array
-                encoded[..., channel] = batch[:, channel]
-            return encoded
         if isinstance(self._observations, spaces.Dict | spaces.Tuple):
             return _flat(self._observations, batch)
         if isinstance(self._observations, spaces.Discrete):
@@ -322,17 +315,9 @@ def seed_for(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, int(index)]).generate_state(1)[0]) & 0x7FFFFFFF
 
 
-def _is_channels_first(space: spaces.Space) -> bool:
-    """Whether observations are stacked frames [C, H, W], which networks want as [H, W, C]."""
-    shape = space.shape or ()
-    is_image = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3
-    return is_image and shape[0] < min(shape[1:])
-
-
 def _observation_spec(name: str, space: spaces.Space) -> tuple[tuple[int, ...], str]:
     if isinstance(space, spaces.Box):
-        shape = (*space.shape[1:], space.shape[0]) if _is_channels_first(space) else space.shape
-        return tuple(shape) or (1,), "uint8" if space.dtype == np.uint8 else "float32"
+        return tuple(space.shape) or (1,), "uint8" if space.dtype == np.uint8 else "float32"
     if isinstance(space, spaces.Discrete):
         return (int(space.n),), "float32"
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):

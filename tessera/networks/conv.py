@@ -98,6 +98,12 @@ class Conv(nn.Module):
         return convolve(x, kernel.astype(compute), self.stride) + bias.astype(compute)
 
 
+def _images(image: jax.Array, channels_first: bool) -> tuple[tuple[int, ...], jax.Array]:
+    """The axes before an image's own, and all images as [B, H, W, C]."""
+    x = image.reshape(-1, *image.shape[-3:])
+    return image.shape[:-3], jnp.moveaxis(x, 1, 3) if channels_first else x
+
+
 class ConvTorso(nn.Module):
     """Convolutions, then fully connected layers: [..., H, W, C] -> [..., widths[-1]]."""
 
@@ -108,13 +114,14 @@ class ConvTorso(nn.Module):
     precision: str = "f32"
     gain: float | None = HIDDEN_GAIN
     """Of the fully connected layers; see `MLP`."""
+    channels_first: bool = False
+    """Whether images are [..., C, H, W]."""
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         """Evaluate the network."""
         activation = activation_named(self.activation)
-        batch = image.shape[:-3]
-        x = image.reshape(-1, *image.shape[-3:])
+        batch, x = _images(image, self.channels_first)
         for features, kernel, stride in self.layers:
             x = activation(Conv(features, kernel, stride, self.precision)(x))
         x = x.reshape(*batch, -1)
@@ -134,13 +141,14 @@ class ResidualTorso(nn.Module):
     precision: str = "f32"
     gain: float | None = HIDDEN_GAIN
     """Of the fully connected layers; see `MLP`."""
+    channels_first: bool = False
+    """Whether images are [..., C, H, W]."""
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         """Evaluate the network."""
         activation = activation_named(self.activation)
-        batch = image.shape[:-3]
-        x = image.reshape(-1, *image.shape[-3:])
+        batch, x = _images(image, self.channels_first)
 
         def convolution(x: jax.Array, features: int, gain: float = HIDDEN_GAIN) -> jax.Array:
             return Conv(features, 3, 1, self.precision, gain)(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))))

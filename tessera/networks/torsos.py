@@ -15,10 +15,16 @@ _LEAST_SIDE = {"nature": 36, "small": 3, "resnet": 5}
 _WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,), "resnet": (256,)}
 
 
+def channels_first(spec: Spec) -> bool:
+    """Whether observations are stacked frames [channels, height, width]; most images are the other way round."""
+    shape = spec.observation_shape
+    return len(shape) == 3 and spec.observation_dtype == "uint8" and shape[0] < min(shape[1:])
+
+
 def torso_name(spec: Spec, name: str = "auto") -> str:
     """Resolve "auto" by the shape of an observation; refuse a network that cannot read such observations."""
     shape = spec.observation_shape
-    side = min(shape[:2]) if len(shape) == 3 else 0
+    side = min(shape[1:] if channels_first(spec) else shape[:2]) if len(shape) == 3 else 0
     if name == "auto":
         if side >= _LEAST_SIDE["nature"]:
             return "nature"
@@ -60,6 +66,7 @@ def torso(
     widths = torso_widths(spec, chosen, widths)
     if chosen == "mlp":
         return MLP(widths, activation or "tanh", spec.precision, gain, len(spec.observation_shape))
+    rest = (widths, activation or "relu", spec.precision, gain, channels_first(spec))
     if chosen == "resnet":
-        return ResidualTorso(RESNET, widths, activation or "relu", spec.precision, gain)
-    return ConvTorso(NATURE if chosen == "nature" else SMALL, widths, activation or "relu", spec.precision, gain)
+        return ResidualTorso(RESNET, *rest)
+    return ConvTorso(NATURE if chosen == "nature" else SMALL, *rest)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from tessera.program.lowering import lowered
@@ -29,6 +30,8 @@ from tessera.program.nodes import (
 )
 
 AXIS = "devices"
+LARGE = 1 << 16
+"""Bytes from which on an array of a host environment is kept on the accelerator that acts on it."""
 CHUNK = 1024
 """The most updates that one call of a compiled program runs."""
 
@@ -67,8 +70,38 @@ def _compile(
                 around = others | effects(node.body)[0] | set(getattr(node, "stacks", ()))
                 inner = node if isinstance(node, Repeat) else None
                 node = replace(node, body=_compile(node.body, frozenset(around), mesh, inner))
+            elif isinstance(node, Op) and mesh is None and _acted_upon(node, nodes):
+                node = replace(node, function=on_device(node.function))
             out.append(node)
     return tuple(out)
+
+
+def _acted_upon(node: Op, nodes: tuple[Node, ...]) -> bool:
+    """Whether an accelerator beside a host environment acts on what that environment gives."""
+    if node.kind != HOST or "timesteps" not in node.writes or jax.default_backend() == "cpu":
+        return False
+    return any(isinstance(n, Op) and n.operator == "act" and "timesteps" in n.reads for n in nodes)
+
+
+def on_device(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """Let what a function gives lie on the device, where it is large: it is acted upon, stacked and learned from there.
+
+    An array that is there twice (a timestep's observation, and what the step led to) is copied once.
+    """
+
+    def call(*arguments: Any) -> tuple[Any, ...]:
+        put: dict[int, Any] = {}
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, np.ndarray) or x.nbytes < LARGE:
+                return x
+            if id(x) not in put:
+                put[id(x)] = jax.device_put(x)
+            return put[id(x)]
+
+        return jax.tree.map(leaf, function(*arguments))
+
+    return call
 
 
 def _runs(nodes: tuple[Node, ...]) -> list[list[Node]]:

@@ -20,21 +20,21 @@ def idle(env: envs.HostEnvironment, steps: int, action: int = 0) -> tuple[np.nda
 
 
 def assert_new_stack(observation: np.ndarray) -> None:
-    """A first observation: three empty frames, then the game's picture, on the last axis."""
-    assert observation.shape[1:] == (84, 84, 4)
-    assert not observation[..., :3].any()
-    assert observation[..., 3].any(axis=(1, 2)).all()
+    """A first observation: three empty frames, then the game's picture."""
+    assert observation.shape[1:] == (4, 84, 84)
+    assert not observation[:, :3].any()
+    assert observation[:, 3].any(axis=(1, 2)).all()
 
 
 def test_losing_a_life_terminates_and_final_is_the_last_of_the_old_frames():
     env = envs.make("ale:breakout", episodic_life=True, noop_max=0)
     assert not env.masks
-    assert (env.spec.observation_shape, env.spec.observation_dtype) == ((84, 84, 4), "uint8")
+    assert (env.spec.observation_shape, env.spec.observation_dtype) == ((4, 84, 84), "uint8")
     first, steps = idle(env, 60)
     assert steps.terminated.any(axis=0).all()
     assert not steps.truncated.any()
     befores = np.concatenate([first[None], steps.observation[:-1]])
-    np.testing.assert_array_equal(steps.final[..., :3], befores[..., 1:])
+    np.testing.assert_array_equal(steps.final[..., :3, :, :], befores[..., 1:, :, :])
     assert_new_stack(steps.observation[steps.terminated])
     assert_new_stack(first[0])
     going_on = ~steps.terminated
@@ -48,7 +48,7 @@ def test_the_frame_limit_truncates_and_does_not_terminate():
     assert not steps.terminated.any()
     np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0, 0]), [9, 19])
     befores = np.concatenate([first[None], steps.observation[:-1]])
-    np.testing.assert_array_equal(steps.final[..., :3], befores[..., 1:])
+    np.testing.assert_array_equal(steps.final[..., :3, :, :], befores[..., 1:, :, :])
     assert_new_stack(steps.observation[steps.truncated])
 
 

@@ -37,10 +37,22 @@ def names(params):
 @pytest.mark.parametrize(
     ("shape", "name"),
     [((7,), "mlp"), ((), "mlp"), ((4, 4), "mlp"), ((84, 84, 4), "nature"), ((36, 40, 1), "nature"),
-     ((35, 84, 3), "small"), ((10, 10, 6), "small"), ((2, 2, 3), "mlp"), ((2, 3, 4, 5), "mlp")],
+     ((4, 84, 84), "nature"), ((35, 84, 3), "small"),
+     ((10, 10, 6), "small"), ((2, 2, 3), "mlp"), ((2, 3, 4, 5), "mlp")],
 )  # fmt: skip
 def test_the_shape_of_an_observation_chooses_the_torso(shape, name):
-    assert torso_name(Spec(shape, "float32", Discrete(2))) == name
+    assert torso_name(Spec(shape, "uint8", Discrete(2))) == name
+
+
+@pytest.mark.parametrize("name", ["nature", "resnet"])
+def test_frames_stacked_on_the_first_axis_are_read_as_those_on_the_last(name):
+    last = Spec((40, 36, 3), "uint8", Discrete(2))
+    first = Spec((3, 40, 36), "uint8", Discrete(2))
+    x = jax.random.randint(jax.random.key(0), (2, 40, 36, 3), 0, 255).astype(jnp.uint8)
+    params = torso(last, name).init(jax.random.key(1), x)
+    np.testing.assert_allclose(
+        torso(first, name).apply(params, jnp.moveaxis(x, -1, -3)), torso(last, name).apply(params, x), rtol=1e-5
+    )
 
 
 def test_wrong_names_are_answered_with_the_nearest_right_one():
