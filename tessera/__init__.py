@@ -13,6 +13,7 @@ _PUBLIC = {
     "A2C": "tessera.algorithms.a2c",
     "DQN": "tessera.algorithms.dqn",
     "IMPALA": "tessera.algorithms.impala",
+    "MAPPO": "tessera.algorithms.mappo",
     "PPO": "tessera.algorithms.ppo",
     "Algorithm": "tessera.algorithms.base",
     "Clock": "tessera.algorithms.base",

@@ -53,6 +53,7 @@ SYSTEMS: dict[str, System] = {
         "impala", "multi_learner_coarse:mode=async", "Espeholt et al. 2018",
         "IMPALA with several learners that average their gradients",
     ),
+    "mappo": System("mappo", "", "Yu et al. 2022", "PPO for several agents; values are of what all of them see"),
     "openai_five": System(
         "ppo", "split_inference:learners=2", "Berner et al. 2019",
         "rollout workers, forward-pass workers, and optimisers with all-reduce; PPO with an LSTM",
@@ -77,6 +78,7 @@ def find(name: str) -> tuple[type[Algorithm], System | None]:
     raise unknown_name("system or algorithm", name, [*SYSTEMS, *algorithms.ALGORITHMS])
 
 
-def command(name: str, env: str = "gymnax:CartPole-v1") -> str:
+def command(name: str) -> str:
     """One line that runs a system."""
-    return f"tessera train {name} {env}"
+    teams = find(name)[0].teams
+    return f"tessera train {name} {'jaxmarl:MPE_simple_spread_v3' if teams else 'gymnax:CartPole-v1'}"

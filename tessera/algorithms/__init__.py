@@ -8,7 +8,7 @@ from tessera.algorithms.base import Algorithm
 from tessera.errors import TesseraError, unknown_name
 from tessera.imports import import_target
 
-ALGORITHMS: dict[str, str] = {"a2c": "A2C", "dqn": "DQN", "impala": "IMPALA", "ppo": "PPO"}
+ALGORITHMS: dict[str, str] = {"a2c": "A2C", "dqn": "DQN", "impala": "IMPALA", "mappo": "MAPPO", "ppo": "PPO"}
 """Name on the command line -> class, in the module of the same name."""
 
 

@@ -74,8 +74,9 @@ class ActingAlgorithm(Algorithm):
     def memory(self, env_id: jax.Array) -> Memory:
         """Nothing earned and nothing remembered."""
         del env_id
-        carry = self.network.empty()
-        return Memory(jnp.zeros((), jnp.result_type(float)) if self.normalise_rewards else (), carry, carry)
+        carry, agents = self.network.empty(), self.world.agents
+        earned = jnp.zeros((agents,) if agents else (), jnp.result_type(float))
+        return Memory(earned if self.normalise_rewards else (), carry, carry)
 
     def seen(self, statistics: Statistics, observation: jax.Array) -> jax.Array:
         """The observation as the network gets it."""
@@ -93,7 +94,9 @@ class ActingAlgorithm(Algorithm):
         """Draw an action, and remember how likely it was."""
         distribution, memory = self.choose(view, memory, timestep)
         action = distribution.sample(key)
-        return action, memory, Extras(distribution.log_prob(action), first=timestep.first if self.recurrent else ())
+        first = timestep.first if self.recurrent else ()
+        alive = () if timestep.alive is None else timestep.alive
+        return action, memory, Extras(distribution.log_prob(action), first=first, alive=alive)
 
     def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the likeliest action."""

@@ -69,16 +69,14 @@ class ActorCriticAlgorithm(ActingAlgorithm):
     def start(self, params: Any) -> State:
         """Begin with empty statistics."""
         real = jnp.result_type(float)
-        observation = no_moments(self.world.observation_shape, real) if self.normalise_observations else ()
+        shape = self.world.observation_shape[1 if self.world.agents else 0 :]
+        observation = no_moments(shape, real) if self.normalise_observations else ()
         returns = no_moments((), real) if self.normalise_rewards else ()
         return super().start(params)._replace(statistics=Statistics(observation, returns))
 
     def prepare(self, view: View, sample: Sample) -> tuple[Batch, Summary]:
         """Advantages of one group's unroll [T, n], as rows."""
-        rows: Transition = sample.rows
-        if self.burn_in:
-            later = jnp.broadcast_to((jnp.arange(rows.reward.shape[0]) >= self.burn_in)[:, None], rows.reward.shape)
-            rows = rows._replace(valid=later if rows.valid is None else later & rows.valid)
+        rows = self.usable(sample.rows)
         advantage, target = self.estimate(self.played(view, rows), rows)
         first, start = rows.extras.first, jax.tree.map(lambda x: x[0], rows.extras.start)
         batch = Batch(rows.observation, rows.action, rows.extras.log_prob, advantage, target, rows.valid, first)
@@ -87,6 +85,14 @@ class ActorCriticAlgorithm(ActingAlgorithm):
         else:
             batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
         return batch, self.summarise(rows, advantage)
+
+    def usable(self, rows: Transition) -> Transition:
+        """An unroll [T, n] with marks on what is to be learned from: nothing of the burn-in."""
+        if not self.burn_in:
+            return rows
+        later = (jnp.arange(rows.truncated.shape[0]) >= self.burn_in)[:, None]
+        valid = jnp.ones_like(rows.truncated) if rows.valid is None else rows.valid
+        return rows._replace(valid=valid & later)
 
     def played(self, view: View, rows: Transition) -> Played:
         """What the params of `view` make of an unroll [T, n]."""
@@ -110,12 +116,12 @@ class ActorCriticAlgorithm(ActingAlgorithm):
         return advantage, advantage + played.values
 
     def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:
-        """Moments of one group's batch."""
-        real = jnp.result_type(float)
-        observation = moments_of(rows.observation.astype(real), 2, rows.valid) if self.normalise_observations else ()
-        returns = moments_of(rows.extras.discounted, 2, rows.valid) if self.normalise_rewards else ()
+        """Moments of one group's batch, over all of its agents."""
+        real, axes = jnp.result_type(float), advantage.ndim
+        observation = moments_of(rows.observation.astype(real), axes, rows.valid) if self.normalise_observations else ()
+        returns = moments_of(rows.extras.discounted, axes, rows.valid) if self.normalise_rewards else ()
         fraction = jnp.ones(()) if rows.valid is None else rows.valid.mean()
-        return Summary(moments_of(advantage, 2, rows.valid), Statistics(observation, returns), fraction)
+        return Summary(moments_of(advantage, axes, rows.valid), Statistics(observation, returns), fraction)
 
     def advantages(self, batch: Batch, summary: Summary) -> jax.Array:
         """Advantages of rows, normalised over the whole batch of all groups."""

@@ -34,6 +34,8 @@ class Algorithm:
     name: ClassVar[str] = "algorithm"
     summary: ClassVar[str] = ""
     """One line for `tessera algorithms`."""
+    teams: ClassVar[bool] = False
+    """Whether it is for worlds that several agents share; others are for worlds of one agent."""
     default_envs: ClassVar[int] = 64
     """Environments where the user names no number; host environments take 16 at the most."""
 
@@ -47,6 +49,10 @@ class Algorithm:
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
         check_fields(self)
+        if bool(self.world.agents) != self.teams:
+            kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
+            other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"
+            raise TesseraError(f"{self.name} cannot play this world, which has {kind}: choose {other}")
 
     @property
     def world(self) -> Spec:

@@ -38,6 +38,8 @@ class Extras(NamedTuple):
     """Whether an episode begins at this step's observation, for networks with a core."""
     start: Any = ()
     """What the core remembered when the unroll began: one for the whole unroll, [1, ...]."""
+    alive: Any = ()
+    """[agents] which of several agents acted, where some may drop out."""
 
 
 class Batch(NamedTuple):

@@ -83,6 +83,8 @@ class Transition(NamedTuple):
     """False on reset steps, where nothing was played; None if the environment has none."""
     version: Any = None
     """Gradients that had been applied to the params which chose this action; set by the framework."""
+    alive: Any = None
+    """[agents] which of several agents go on after the step; None if there is one, or if none ever drops out."""
 
 
 class Feedback(NamedTuple):

@@ -131,8 +131,9 @@ class _Borrowed(DeviceEnvironment):
     def __init__(self, thing: Any, name: str) -> None:
         self.name, self.spec = name, thing.spec
         self.reset, self.step = thing.reset, thing.step  # type: ignore[method-assign]
-        if hasattr(thing, "restart"):
-            self.restart = thing.restart  # type: ignore[method-assign]
+        for method in ("restart", "alive"):
+            if hasattr(thing, method):
+                setattr(self, method, getattr(thing, method))
 
 
 def _complete(environment: Any, name: str) -> Environment:

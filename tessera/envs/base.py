@@ -113,6 +113,11 @@ class DeviceEnvironment:
         del state
         return self.reset(key)
 
+    def alive(self, state: Any) -> Any:
+        """Which of several agents will act in `state`, bool [agents]; None if there is one, or none ever drops out."""
+        del state
+        return None
+
 
 class HostVector:
     """Open environments of one replica, stepped together. Arrays have leading axes [groups, environments per group].
@@ -139,6 +144,8 @@ class HostEnvironment:
     spec: Spec
     masks: bool = False
     """Whether some steps are reset steps, so that `Timestep.valid` is an array and not None."""
+    mortal: bool = False
+    """Whether agents may drop out before an episode ends, so that `Timestep.alive` is an array and not None."""
     threaded: bool = False
     """Whether stepping lets other threads of this process run, so that half of the environments may step meanwhile."""
 

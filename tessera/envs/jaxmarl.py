@@ -15,6 +15,7 @@ import inspect
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -73,6 +74,7 @@ def make(name: str, **options: Any) -> JaxMARLEnvironment:
     if not name.startswith(TIMED + PLAYED):
         why = next((why for start, why in REFUSED.items() if name.startswith(start)), "upstream calls it deprecated")
         raise TesseraError(f"jaxmarl:{name} cannot be played here, because {why}: choose another")
+    asked = dict(options)
     if isinstance(options.get("scenario"), str):
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
@@ -82,7 +84,7 @@ def make(name: str, **options: Any) -> JaxMARLEnvironment:
     env = jaxmarl.make(name, **options)
     if name.startswith("MPE_"):
         _check_options(name, env, options)
-    return JaxMARLEnvironment(name, env, timed=name.startswith(TIMED))
+    return JaxMARLEnvironment(name, env, timed=name.startswith(TIMED), asked=asked)
 
 
 def _check_options(name: str, env: Any, options: dict[str, Any]) -> None:
@@ -98,8 +100,8 @@ def _check_options(name: str, env: Any, options: dict[str, Any]) -> None:
 class JaxMARLEnvironment(DeviceEnvironment):
     """One JaxMARL environment, without JaxMARL's own autoreset; the leading axis is the agents', in its own order."""
 
-    def __init__(self, name: str, env: Any, timed: bool) -> None:
-        self.name = f"jaxmarl:{name}"
+    def __init__(self, name: str, env: Any, timed: bool, asked: dict[str, Any] | None = None) -> None:
+        self.name, self._asked = f"jaxmarl:{name}", asked or {}
         self._env, self._timed, self._agents = env, timed, tuple(env.agents)
         world = getattr(env, "_env", env)  # SMAX against an enemy of its own is wrapped
         self._limit = getattr(world, "max_steps", None)
@@ -109,6 +111,10 @@ class JaxMARLEnvironment(DeviceEnvironment):
         # From a traced reset and not from the spaces, whose shapes are not always the observations'.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions, agents=len(self._agents))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: made there anew, and so imported there as here."""
+        return _made_again, (self.name, self.spec.precision, self._asked)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -143,6 +149,12 @@ class JaxMARLEnvironment(DeviceEnvironment):
             longest = max(one.size for one in each)
             each = [jnp.pad(one.ravel(), (0, longest - one.size)) for one in each]
         return jnp.stack(each)
+
+
+def _made_again(name: str, precision: str, options: dict[str, Any]) -> JaxMARLEnvironment:
+    made = make(name.removeprefix("jaxmarl:").partition("?")[0], **options)
+    made.name, made.spec = name, replace(made.spec, precision=precision)
+    return made
 
 
 def _world(state: Any) -> Any:

@@ -73,6 +73,8 @@ def _known() -> list[str]:
 class PettingZooEnvironment(HostEnvironment):
     """A kind of parallel environment; `open` steps it in this process."""
 
+    mortal = True
+
     def __init__(self, name: str, factory: Callable[[], Any]) -> None:
         self.name, self._factory = name, factory
         probe = factory()

@@ -19,13 +19,13 @@ def next_values(
     an episode terminated the result means nothing, as nothing follows.
 
     Args:
-        value: maps observations [n, ...] to values [n].
-        values: [T, n] values of the observations that the steps started from.
+        value: maps observations [n, ...] to values [n, ...].
+        values: [T, n, ...] values of the observations that the steps started from; further axes are agents'.
         next_observations: [T, n, ...] what the steps led to, before any autoreset.
         truncated: [T, n].
 
     Returns:
-        [T, n] values of `next_observations`.
+        [T, n, ...] values of `next_observations`.
     """
     shifted = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
     wanted = truncated.at[-1].set(True)
@@ -35,6 +35,6 @@ def next_values(
         t = jnp.argmax(wanted, axis=0)
         here = (jnp.arange(wanted.shape[0])[:, None] == t) & wanted
         row = jax.tree.map(lambda x: jax.vmap(lambda column, i: column[i], (1, 0))(x, t), next_observations)
-        return jnp.where(here, value(row), result), wanted & ~here
+        return jnp.where(here.reshape(here.shape + (1,) * (values.ndim - 2)), value(row), result), wanted & ~here
 
     return jax.lax.while_loop(lambda c: jnp.any(c[1]), fill, (shifted, wanted))[0]

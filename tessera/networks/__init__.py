@@ -4,6 +4,7 @@ from tessera.networks.conv import Conv, ConvTorso, ResidualTorso
 from tessera.networks.heads import ActorCritic, QNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
+from tessera.networks.team import TeamActorCritic
 from tessera.networks.torsos import TORSOS, torso, torso_name
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Core",
     "QNetwork",
     "ResidualTorso",
+    "TeamActorCritic",
     "empty_carry",
     "torso",
     "torso_name",

@@ -21,7 +21,8 @@ class ActorCritic(nn.Module):
     """What to do, and how good things are; with cores, given what is remembered.
 
     `policy` and `value` can be had apart, with `module.apply(params, observation, method="policy")`, and neither
-    computes the other's heads. Without a core, `carry` is () and `first` is not read.
+    computes the other's heads. Without a core, `carry` is () and `first` is not read. Where policy and value see
+    different things, `observation` is a pair: what the policy sees, and what the value sees.
     """
 
     spec: Spec
@@ -85,7 +86,7 @@ class ActorCritic(nn.Module):
         return self.value_head(features)[..., 0].astype(output_dtype(self.spec.precision))
 
     def __call__(
-        self, observation: jax.Array, carry: tuple[Carry, ...] = (), first: Any = None, burn_in: int = 0
+        self, observation: Any, carry: tuple[Carry, ...] = (), first: Any = None, burn_in: int = 0
     ) -> tuple[jax.Array, jax.Array, tuple[Carry, ...]]:
         """Compute the head output for `distributions.for_actions`, [..., head_size], the value, [...], and carries.
 
@@ -94,7 +95,7 @@ class ActorCritic(nn.Module):
         """
         features, after = [], []
         for k, (reader, core) in enumerate(self._towers):
-            seen = reader(observation)
+            seen = reader(_seen(observation, k))
             if core is not None:
                 seen, carries = core.unroll(seen, carry[k], first, burn_in)
                 after.append(carries)
@@ -102,21 +103,25 @@ class ActorCritic(nn.Module):
         return self._policy(features[0]), self._value(features[-1]), tuple(after)
 
     def policy(
-        self, observation: jax.Array, carry: tuple[Carry, ...] = (), first: Any = None
+        self, observation: Any, carry: tuple[Carry, ...] = (), first: Any = None
     ) -> tuple[jax.Array, tuple[Carry, ...]]:
         """Compute only the head output of one step, [..., head_size], and what is remembered after it."""
         if self.policy_core is None:
-            return self._policy(self.policy_torso(observation)), carry
-        both = [core(reader(observation), carry[k], first) for k, (reader, core) in enumerate(self._towers)]
+            return self._policy(self.policy_torso(_seen(observation, 0))), carry
+        both = [core(reader(_seen(observation, k)), carry[k], first) for k, (reader, core) in enumerate(self._towers)]
         return self._policy(both[0][0]), tuple(after for _, after in both)
 
-    def value(self, observation: jax.Array, carry: tuple[Carry, ...] = ()) -> jax.Array:
+    def value(self, observation: Any, carry: tuple[Carry, ...] = ()) -> jax.Array:
         """Compute only the value, [...], of an observation within an episode."""
         reader, core = self._towers[-1]
-        features = reader(observation)
+        features = reader(_seen(observation, -1))
         if core is not None:
             features, _ = core(features, carry[-1], jnp.zeros(features.shape[:-1], bool))
         return self._value(features)
+
+
+def _seen(observation: Any, tower: int) -> jax.Array:
+    return observation[tower] if isinstance(observation, tuple) else observation
 
 
 class QNetwork(nn.Module):

@@ -38,16 +38,18 @@ class Tally(NamedTuple):
 
 
 def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Played]:
-    """Add one step to the running episodes; `xp` is NumPy or jax.numpy."""
+    """Add one step to the running episodes; `xp` is NumPy or jax.numpy. What agents earn counts as their mean."""
     counted = 1 if timestep.valid is None else timestep.valid
-    total, length = episode.total + timestep.reward * counted, episode.length + counted
     done = timestep.terminated | timestep.truncated
+    reward = timestep.reward if timestep.reward.ndim == done.ndim else timestep.reward.mean(-1)
+    total, length = episode.total + reward * counted, episode.length + counted
     return Episode(xp.where(done, 0, total), xp.where(done, 0, length)), Played(done, total, length, timestep.valid)
 
 
-def no_episode(reward: Any, xp: Any) -> Episode:
-    """Nothing earned yet, for environments shaped like `reward`."""
-    return Episode(xp.zeros_like(reward), xp.zeros(reward.shape, xp.int32))
+def no_episode(timestep: Timestep, xp: Any) -> Episode:
+    """Nothing earned yet, for each environment."""
+    shape = timestep.terminated.shape
+    return Episode(xp.zeros(shape, timestep.reward.dtype), xp.zeros(shape, xp.int32))
 
 
 def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:

@@ -133,9 +133,18 @@ def timestep_shape(env: Environment) -> Timestep:
     spec, host = env.spec, isinstance(env, HostEnvironment)
     observation = jax.ShapeDtypeStruct(spec.observation_shape, jnp.dtype(spec.observation_dtype))
     flag = jax.ShapeDtypeStruct((), jnp.dtype(bool))
-    reward = jax.ShapeDtypeStruct((), jnp.dtype(jnp.float32) if host else jnp.result_type(float))
+    agents = (spec.agents,) if spec.agents else ()
+    reward = jax.ShapeDtypeStruct(agents, jnp.dtype(jnp.float32) if host else jnp.result_type(float))
     valid = flag if isinstance(env, HostEnvironment) and env.masks else None
-    return Timestep(observation, reward, flag, flag, observation, valid)
+    alive = jax.ShapeDtypeStruct(agents, jnp.dtype(bool)) if drops_out(env) else None
+    return Timestep(observation, reward, flag, flag, observation, valid, alive)
+
+
+def drops_out(env: Environment) -> bool:
+    """Whether agents may drop out before an episode ends."""
+    if isinstance(env, HostEnvironment):
+        return env.mortal
+    return jax.eval_shape(lambda key: env.alive(env.reset(key)[0]), jax.random.key(0)) is not None
 
 
 def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
@@ -146,7 +155,7 @@ def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
         memory = algorithm.ready(view, algorithm.memory(jnp.int32(0)), key)
         action, memory, extras = algorithm.act(view, memory, timestep._replace(final=None), key)
         end = (timestep.reward, timestep.terminated, timestep.truncated, timestep.final, timestep.valid)
-        one = Transition(timestep.observation, action, extras, *end, version=jnp.int32(0))
+        one = Transition(timestep.observation, action, extras, *end, version=jnp.int32(0), alive=timestep.alive)
         unroll = algorithm.schedule.unroll
         trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (unroll, *jnp.shape(x))), one)
         return algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)

@@ -118,7 +118,7 @@ class Training:
             return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
 
         def digest(view: View, memory: Any, trajectory: Transition) -> tuple[Any, Any]:
-            version = jnp.broadcast_to(view.clock.applies, trajectory.reward.shape)
+            version = jnp.broadcast_to(view.clock.applies, trajectory.truncated.shape)
             function = over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)
             experience, memory = function(memory, trajectory._replace(version=version))
             rows = jax.tree.leaves(experience.rows)[0].shape[:3]
@@ -259,7 +259,7 @@ class Training:
     def _record(self) -> tuple[Node, ...]:
         def record(seen: Timestep, action: Any, extras: Any, then: Timestep) -> tuple[Transition]:
             end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
-            return (Transition(seen.observation, action, extras, *end),)
+            return (Transition(seen.observation, action, extras, *end, alive=then.alive),)
 
         return (
             Op("env", count if self._kind == HOST else _flattened(count), ("tally", "played"), ("tally",), self._kind),
@@ -301,16 +301,17 @@ class Training:
 
             def host_reset(vector: Any) -> tuple[Any, ...]:
                 timestep = _played(env, "reset", vector.reset)
-                return vector, timestep, no_episode(timestep.reward, np)
+                return vector, timestep, no_episode(timestep, np)
 
             return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
 
         def reset(root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
             state, observation = over_envs(env.reset)(derive_each(root, "reset", clock, ids))
             nothing = jnp.zeros(ids.shape, bool)
-            reward = jnp.zeros(ids.shape, jnp.result_type(float))
-            timestep = Timestep(observation, reward, nothing, nothing, observation)
-            return state, timestep, no_episode(reward, jnp)
+            agents = (env.spec.agents,) if env.spec.agents else ()
+            reward = jnp.zeros((*ids.shape, *agents), jnp.result_type(float))
+            timestep = Timestep(observation, reward, nothing, nothing, observation, alive=over_envs(env.alive)(state))
+            return state, timestep, no_episode(timestep, jnp)
 
         return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode"))
 
@@ -331,7 +332,7 @@ class Training:
             over = terminated | truncated
             fresh, first = env.restart(state, key_reset)
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
-            return state, Timestep(observation, reward, terminated, truncated, final)
+            return state, Timestep(observation, reward, terminated, truncated, final, alive=env.alive(state))
 
         def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
             state, timestep = over_envs(one)(state, actions, keys[t])
