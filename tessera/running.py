@@ -347,6 +347,7 @@ class Run:
             reports = engine.advance(min(under_way, CHUNK))
             self.meter.count(reports.tally)
             self.meter.updates += len(reports.tally.steps)
+            self._report(reports, self.speed, time.monotonic(), engine)
 
     def _finish(self, engine: Engine, solved: bool) -> tuple[State, dict[str, Any]]:
         wall = self.wall_before + time.monotonic() - self.begun

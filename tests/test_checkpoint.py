@@ -24,6 +24,7 @@ import tessera
 from tessera import policies
 from tessera.checkpoint import Checkpoints, flatten, unflatten
 from tessera.cli import main
+from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.errors import TesseraError
 from tessera.metrics import read_metrics
@@ -34,6 +35,7 @@ ENV = "gymnax:CartPole-v1"
 ENVS = 8
 ALGORITHMS = {
     "ppo": tessera.PPO(widths=(8,), unroll=8, epochs=2, minibatches=2),
+    "ppo_lstm": tessera.PPO(widths=(8,), unroll=8, epochs=2, minibatches=1, core="lstm", core_width=4),
     "a2c": tessera.A2C(widths=(8,), unroll=8),
     "dqn": tessera.DQN(
         widths=(8,), unroll=8, draws=2, batch=16, capacity=512, warmup=2, prioritised=True, n_step=3, target_period=7
@@ -80,17 +82,22 @@ def assert_continuous(folder: Path, updates: int, steps_per_update: int, before:
 
 def after_calls(monkeypatch: pytest.MonkeyPatch, calls: int, act: Callable[[], None]) -> None:
     """Call `act` once, right after the engine has advanced for the `calls`-th time."""
-    advance = SerialEngine.advance
     left = [calls]
 
-    def counted(self: SerialEngine, count: int, ahead: int = 0) -> Any:
-        reports = advance(self, count, ahead)
-        left[0] -= 1
-        if left[0] == 0:
-            act()
-        return reports
+    def watch(kind: Any) -> None:
+        advance = kind.advance
 
-    monkeypatch.setattr(SerialEngine, "advance", counted)
+        def counted(self: Any, count: int, ahead: int = 0) -> Any:
+            reports = advance(self, count, ahead)
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+            return reports
+
+        monkeypatch.setattr(kind, "advance", counted)
+
+    watch(SerialEngine)
+    watch(LocalEngine)
 
 
 def crash() -> None:
@@ -118,6 +125,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ("name", "policy", "number"),
     [
         ("ppo", "fused", signal.SIGTERM),
+        ("ppo_lstm", "fused", signal.SIGTERM),
         pytest.param("a2c", "fused", signal.SIGTERM, marks=pytest.mark.slow),
         ("dqn", "fused", signal.SIGINT),
         pytest.param("ppo", "single_learner_coarse", signal.SIGTERM, marks=pytest.mark.slow),
