@@ -38,3 +38,12 @@ def x64() -> Iterator[None]:
 
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten() -> Iterator[None]:
+    """Compiled programs of a file are given up after it: together they would take gigabytes, and disk keeps them."""
+    yield
+    import jax
+
+    jax.clear_caches()
