@@ -285,7 +285,8 @@ def test_systems_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixtur
         told = shown[shown.index(name) :][:4]
         assert system.paper in told[1]
         assert system.policy in told[2]
-        assert told[3] == f"    tessera train {name} gymnax:CartPole-v1"
+        assert told[3] == f"    {systems.command(name)}"
+        assert told[3].startswith(f"    tessera train {name} ")
     main(["algorithms"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(algorithms.ALGORITHMS)
     main(["policies"])
@@ -313,7 +314,7 @@ def test_a_system_is_planned_by_its_name_with_its_settings_and_its_policy(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     system = systems.SYSTEMS[name]
-    main(["plan", name, ENV, "--envs", "16", "--format", "json"])
+    main([*systems.command(name).replace("tessera train", "plan").split(), "--envs", "16", "--format", "json"])
     plan = json.loads(capsys.readouterr().out)
     assert plan["algorithm"] == system.algorithm
     assert plan["policy"] == (policies.split(system.policy)[0] if system.policy else "fused")

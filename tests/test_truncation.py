@@ -82,9 +82,8 @@ def learned(algorithm: str, env: Any) -> np.ndarray:
     result = train(chosen, env, one_device, steps=steps, envs=8, seed=1, eval_episodes=1, quiet=True)
     assert result.summary["eval_return_mean"] == LENGTH
     view = published(result.state)
-    if algorithm == "dqn":
-        return np.asarray(result.algorithm.network.apply(view.params, OBSERVATIONS))
-    return np.asarray(result.algorithm.values(view, OBSERVATIONS))
+    method = None if algorithm == "dqn" else "value"
+    return np.asarray(result.algorithm.network.apply(view.params, OBSERVATIONS, method=method))
 
 
 FAST = {("device", "ppo"), ("next_step", "a2c"), ("next_step", "dqn"), ("same_step", "ppo"), ("disabled", "ppo")}

@@ -24,7 +24,8 @@ VALID = np.asarray([[1, 1], [1, 1], [0, 1], [1, 1], [1, 1]], bool)
 
 def played(xp, valid):
     """Go through the five steps; the running episodes and the tally after them."""
-    episode = accounting.no_episode(xp.zeros(2, xp.float32), xp)
+    nothing = xp.zeros(2, bool)
+    episode = accounting.no_episode(Timestep(nothing, xp.zeros(2, xp.float32), nothing, nothing, nothing), xp)
     (tally,) = accounting.no_tally(episode, masks=valid is not None)
     for t in range(5):
         mask = None if valid is None else xp.asarray(valid[t])
