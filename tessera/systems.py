@@ -32,7 +32,7 @@ SYSTEMS: dict[str, System] = {
         {"normalise_advantages": False},
     ),
     "a3c_hogwild": System(
-        "a2c", "hogwild", "Mnih et al. 2016; Niu et al. 2011",
+        "a2c", "hogwild:carries=state", "Mnih et al. 2016; Niu et al. 2011",
         "actor-learners add to one memory without locks: A3C as it was run on one machine",
         {"normalise_advantages": False},
     ),
