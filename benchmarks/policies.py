@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tessera import A2C, DQN, PPO, policies
+from tessera import A2C, DQN, IMPALA, PPO, policies
 from tessera.engines.pool import kept
 from tessera.graph.draw import table
 from tessera.train import Result, prepare_plan, train
 
 ENV, TARGET, STEPS = "gymnax:CartPole-v1", 475.0, 500_000
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "policies.md"
-ALGORITHMS: dict[str, Any] = {"a2c": A2C(), "ppo": PPO(), "dqn": DQN()}
+ALGORITHMS: dict[str, Any] = {"a2c": A2C(), "dqn": DQN(), "impala": IMPALA(), "ppo": PPO()}
 
 CASES: dict[str, str] = {
     "fused": "ppo",
@@ -33,6 +33,8 @@ CASES: dict[str, str] = {
     "single_learner_coarse:actors=4,mode=first,first=3": "ppo",
     "single_learner_fine": "ppo",
     "multi_learner": "ppo",
+    "multi_learner_coarse": "ppo",
+    "multi_learner_coarse:mode=async": "impala",
     "environments": "ppo",
     "central": "ppo",
     "central:shards=2": "ppo",
@@ -62,6 +64,8 @@ NOTES: dict[str, str] = {
     "environments, and no params travel. Every step waits for a round trip.",
     "multi_learner": "For gradients that are costly to compute: each replica has its share of every minibatch, and "
     "all hold the same params.",
+    "multi_learner_coarse": "For slow environments and a slow learner at once: actors share out the stepping, learners "
+    "the gradients.",
     "environments": "For worlds that several agents share, and for simulators that must live apart from the learner.",
     "central": "For many workers that compute gradients and one place that owns the params; shards share out the "
     "memory and the work of the optimiser. `async` never waits for the slowest worker, and pays with stale gradients.",
