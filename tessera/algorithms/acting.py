@@ -30,7 +30,8 @@ class ActingAlgorithm(Algorithm):
     """Shift and scale observations by running moments; default: for continuous actions and for networks with a core,
     without images."""
     normalise_rewards: bool | None = None
-    """Scale rewards by the running deviation of discounted returns; default: for continuous actions."""
+    """Scale rewards by the running deviation of discounted returns; default: for continuous actions, and for PPO with a
+    core or several agents."""
     torso: str = "auto"
     """Network that reads observations: auto, mlp, nature, small or resnet."""
     widths: tuple[int, ...] | None = None

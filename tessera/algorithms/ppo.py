@@ -43,6 +43,8 @@ class PPO(ActorCriticAlgorithm):
             "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 2e-3,
             "epochs": 10 if continuous else 4,
             "minibatches": 32 if continuous else 4,
+            # what a core gives is bounded, and values near 100 would crowd the policy out of the clipped gradient
+            "normalise_rewards": continuous or self.recurrent,
         }
 
     @property
