@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tessera import policies
+from tessera import Fragment, Policy, policies
 from tessera.engines.pool import kept
+from tessera.train import train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from policies import CASES, measure
+from policies import ALGORITHMS, CASES, measure
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +35,13 @@ def test_no_policy_is_forgotten():
 def test_every_policy_solves_cartpole_on_processes(text):
     row = measure(text, seed=2)
     assert row.solved, row
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_colouring_that_nobody_named_solves_cartpole_on_processes(name):
+    fragments = (Fragment("env act", replicas=2), Fragment("store grad", replicas=2), Fragment("apply"))
+    mine = Policy("mine", fragments)
+    goal = {"steps": 500_000, "target_return": 475.0}
+    summary = train(ALGORITHMS[name], "gymnax:CartPole-v1", mine, **goal, seed=1, engine="local", quiet=True).summary
+    assert summary["eval_return_mean"] >= 475, summary

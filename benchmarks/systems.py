@@ -1,0 +1,321 @@
+"""Every system on its task, until the task is solved; what was measured becomes docs/systems, one page for each.
+
+    python benchmarks/systems.py                    # all of them: about 6 minutes
+    python benchmarks/systems.py a3c impala         # some of them; the others keep their pages
+    python benchmarks/systems.py ppo --seeds 3 4
+
+Runs take the way of `tessera train NAME ENV`: the system's settings and policy, and processes wherever the policy has
+several replicas. What a page says comes from the system, its plan and its runs; only the notes are written here.
+"""
+
+import argparse
+import shlex
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tessera.algorithms.base import Algorithm
+from tessera.engines.pool import kept
+from tessera.errors import unknown_name
+from tessera.graph.draw import render
+from tessera.plot import plot
+from tessera.systems import SYSTEMS, System, find
+from tessera.train import prepare_plan, train
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "systems"
+SCRIPT = "python benchmarks/systems.py"
+SEEDS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a system is trained on, and how long."""
+
+    env: str = "gymnax:CartPole-v1"
+    steps: int = 500_000
+    """At the most: runs end when greedy episodes reach the target."""
+    target: float | None = 475.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Flags of the algorithm, of those that take a value, that the task needs besides the system's own."""
+
+
+HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
+"""For systems that remember: velocities are hidden, and have to be told from positions seen before."""
+SCALED = Task(HIDDEN.env, HIDDEN.steps, options={"normalise_rewards": True})
+"""The same for PPO, which on some seeds loses the policy again unless rewards are scaled."""
+
+EXCEPTIONS: dict[str, Task] = {
+    "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
+    "openai_five": SCALED,
+    "ppo_lstm": SCALED,
+}
+"""Systems whose task does not follow from whether they remember."""
+
+NOTES: dict[str, str] = {
+    "a2c": "The synchronous form of A3C: all actors play a short unroll, their gradients are averaged, and one update "
+    "of a large batch is made, so that nothing is ever stale and accelerators are filled. The batch is the same "
+    "wherever the actors are: here they are one compiled program with the learner, and under "
+    "`--policy single_learner_coarse` or `multi_learner` they are processes, with the same params after every update.",
+    "a3c": "In the paper each worker pulls the params, plays up to 5 steps, computes a gradient and pushes it without "
+    "waiting for anybody; RMSProp's statistics are shared by all. Over several machines that is a parameter server: "
+    "under `central:mode=async` the workers hold environments, acting and gradients, and the server applies each "
+    "gradient when it comes, to params that others have moved meanwhile. Advantages are not normalised, as in the "
+    "paper, and unrolls have 8 steps.",
+    "a3c_hogwild": "The paper ran its workers as threads of one machine, which read and update one parameter vector "
+    "without locks, as Hogwild (2011) had shown to work. Here workers are processes and the vector is shared memory: "
+    "what an update moved is added in place, element by element, so that what others added meanwhile stays. Each "
+    "worker keeps RMSProp's statistics by itself unless the policy is `hogwild:carries=state`.",
+    "a3c_lstm": "The paper's second network has an LSTM between the torso and the heads, and scored higher on Atari: "
+    "623 % of human on average, against 497 % without. The gradient of an unroll goes through the LSTM's steps within "
+    "it, from what the actor remembered when the unroll began. The task hides CartPole's velocities, which a network "
+    "without memory cannot do.",
+    "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a target "
+    "network that is a copy of older params. The paper has one actor with one environment; here 16 are played at once. "
+    "Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; with "
+    "`--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their own.",
+    "impala": "Actors only generate experience: they play unrolls with whatever params came last and queue them for "
+    "the learner, so neither waits for the other. The learner's params have then moved on, and V-trace corrects for "
+    "it: each step counts by the ratio of its probabilities now and then, cut off at 1. The pair is the algorithm "
+    "`impala`, which is A2C with V-trace, and actors and a learner joined by an asynchronous queue; "
+    "[this picture](../staleness.png) by `benchmarks/staleness.py` shows what becomes of it without corrections.",
+    "impala_lstm": "The paper's deep network has an LSTM, and its learner starts every unroll from what the actor "
+    "remembered, which travels with the experience. The ratios of V-trace are then between two networks that both "
+    "remember. The task hides CartPole's velocities, which a network without memory cannot do.",
+    "impala_multi": "The paper also has several learners, each with a share of the experience, which exchange "
+    "gradients synchronously, so that all hold the same params. Under `multi_learner_coarse:mode=async` only actors "
+    "run free; the mean of the gradients is an all-reduce between the learners at every minibatch.",
+    "mappo": "PPO where several agents act together: each agent's policy sees its own observation, and the value "
+    "function, which is needed in training only, sees what all of them see. All agents share one network unless "
+    "`--separate` is given. Agents are one more axis of every array, so every policy that runs PPO runs this too. "
+    "In simple spread three agents have to cover three landmarks without colliding; returns are negative, and no "
+    "number is agreed on as solved.",
+    "openai_five": "PPO with an LSTM at scale: rollout workers step the game, forward-pass workers choose actions in "
+    "batches on accelerators (the form of 2019), and optimisers average their gradients by an all-reduce. Each of the "
+    "three is a fragment of `split_inference`. In 2018 it ran on 128,000 preemptible cores and 256 GPUs. Its self-play "
+    "against current and past params is not part of this entry. Rewards are scaled as for [`ppo_lstm`](ppo_lstm.md).",
+    "ppo": "PPO makes several passes of minibatches over each batch of unrolls, and keeps the policy near the one that "
+    "played them by cutting off the gradient of actions that have become much more or less likely. With everything in "
+    "one place it is one compiled program; MSRL ran the same under other policies, and so can `--policy`: "
+    "every synchronous one gives the same params.",
+    "ppo_lstm": "PPO with an LSTM between torso and heads, for policy and value each. Minibatches are made of whole "
+    "unrolls, which start from what was remembered when they were played. Rewards are scaled here: with CartPole's "
+    "own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, which are clipped to 0.5), and on "
+    "some seeds the policy is lost again.",
+    "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
+    "acts for all of them in one batch on its accelerator; no params travel. That is `single_learner_fine`. The "
+    "learner here waits for all environments at every step, so experience is as fresh as its params, and V-trace has "
+    "nothing to correct unless `--lag` is given.",
+}
+"""How the system of the paper works, and how the pair of algorithm and policy is the same."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run gave."""
+
+    seed: int
+    steps_per_second: float
+    seconds: float
+    """From the first update, which compiles, until greedy episodes reached the target, or the end."""
+    steps: int
+    solved: bool
+    greedy_return: float
+
+
+def task_of(name: str) -> Task:
+    """What a system is measured on."""
+    return EXCEPTIONS.get(name) or (HIDDEN if SYSTEMS[name].options.get("core") else Task())
+
+
+def made(name: str) -> tuple[Algorithm, System]:
+    """A system's algorithm as the command line makes it, and the system."""
+    cls, system = find(name)
+    assert system is not None
+    return cls(**{**system.options, **task_of(name).options}), system
+
+
+def measure(name: str, seed: int, folder: Path) -> Row:
+    """Train until the target or to the end; the run is left in `folder`."""
+    (algorithm, system), task = made(name), task_of(name)
+    goal = {"steps": task.steps, "target_return": task.target}
+    result = train(algorithm, task.env, system.policy or None, **goal, seed=seed, run_dir=folder, quiet=True)
+    summary = result.summary
+    seconds = (summary["seconds_to_target"] or summary["wall_seconds"]) - result.metrics[0]["seconds"]
+    figures = (summary["steps_per_second"], seconds, summary["env_steps"])
+    return Row(seed, *figures, bool(summary["solved"]), summary["eval_return_mean"])
+
+
+def command(name: str, seed: int | None = None) -> str:
+    """The command line of a measured run."""
+    task = task_of(name)
+    words = ["tessera", "train", name, task.env, *_flags(task.options)]
+    if seed is not None:
+        words += ["--steps", str(task.steps)]
+        words += [] if task.target is None else ["--target-return", f"{task.target:g}"]
+        words += ["--seed", str(seed)]
+    return shlex.join(words)
+
+
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    """Options as the command line takes them."""
+    return [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def settings(name: str) -> str:
+    """The algorithm, and where it differs from its own defaults."""
+    system = SYSTEMS[name]
+    return ", ".join([f"`{system.algorithm}`", *(f"`{key}={value}`" for key, value in system.options.items())])
+
+
+def policy_of(name: str) -> str:
+    """The policy, or that there is a choice."""
+    return f"`{SYSTEMS[name].policy}`" if SYSTEMS[name].policy else "chosen: `fused` for these environments"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def cells(task: Task, row: Row) -> tuple[str, str, str, str]:
+    """Steps a second, seconds to the target, steps and greedy return, as text."""
+    seconds = "-" if task.target is None else f"{row.seconds:.1f}" if row.solved else "not solved"
+    return f"{row.steps_per_second:,.0f}", seconds, f"{row.steps:,}", f"{row.greedy_return:.0f}"
+
+
+def page(name: str, rows: Sequence[Row]) -> str:
+    """What a system is, what becomes of it here, and what was measured."""
+    (algorithm, system), task = made(name), task_of(name)
+    *_, plan = prepare_plan(algorithm, task.env, system.policy or None)
+    seeds = [row.seed for row in rows]
+    given = "" if tuple(seeds) == SEEDS else f" --seeds {' '.join(map(str, seeds))}"
+    goal = "" if task.target is None else f" to {task.target:g}"
+    planned = shlex.join(["tessera", "plan", name, task.env, *_flags(task.options)])
+    lines = [
+        f"# `{name}`",
+        "",
+        f"Made by `{SCRIPT} {name}{given}`; change the system or that script, not this page.",
+        "",
+        f"{system.summary[0].upper()}{system.summary[1:]} ({system.paper}).",
+        "",
+        *_paragraph(NOTES[name]),
+        "",
+        *markdown(["algorithm", "policy"], [[settings(name), policy_of(name)]]),
+        "",
+        *_block("sh", command(name)),
+        "",
+        "## Plan",
+        "",
+        f"`{planned}` prints, and with `--format mermaid` draws:",
+        "",
+        *_block("text", render(plan, "table")),
+        "",
+        *_block("mermaid", render(plan, "mermaid")),
+        "",
+        "## Measured",
+        "",
+        *_paragraph(
+            f"On {task.env} {_until(task)}, {_place(plan.engine)}; seconds count from the end of the first update, "
+            "before which programs are compiled."
+        ),
+        "",
+        *_block("sh", "\n".join(command(name, seed) for seed in seeds)),
+        "",
+        *markdown(
+            ["seed", "steps/s", f"seconds{goal}", "steps", "greedy return"],
+            [[str(row.seed), *cells(task, row)] for row in rows],
+        ),
+        "",
+        f"![Learning curves of {name}]({name}.png)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, 119, break_long_words=False, break_on_hyphens=False)
+
+
+def _block(language: str, text: str) -> list[str]:
+    return [f"```{language}", *text.splitlines(), "```"]
+
+
+def _until(task: Task) -> str:
+    if task.target is None:
+        return f"for {task.steps:,} steps"
+    return f"until 100 greedy episodes reach {task.target:g} on average, {task.steps:,} steps at the most"
+
+
+def _place(engine: str) -> str:
+    return "in one process" if engine == "serial" else "each replica a process, on the cores of one small machine"
+
+
+COLUMNS = ("system", "paper", "algorithm", "policy", "command", "environment", "steps/s", "seconds to target",
+           "greedy return")  # fmt: skip
+
+
+def index_row(name: str, rows: Sequence[Row]) -> str:
+    """A system's line of the index; figures of several seeds stand beside each other."""
+    task = task_of(name)
+    speed, seconds, _, greedy = (" / ".join(each) for each in zip(*(cells(task, row) for row in rows), strict=True))
+    about = (f"[`{name}`]({name}.md)", SYSTEMS[name].paper, settings(name), policy_of(name), f"`{command(name)}`")
+    return f"| {' | '.join((*about, task.env, speed, seconds, greedy))} |"
+
+
+def index(new: Mapping[str, str]) -> str:
+    """The index: new lines, and those of the page that is there for systems that were not run."""
+    path = FOLDER / "README.md"
+    old = path.read_text().splitlines() if path.exists() else []
+    found = {name: line for name in SYSTEMS for line in old if line.startswith(f"| [`{name}`]")} | dict(new)
+    lines = [
+        "# Systems",
+        "",
+        f"Made by `{SCRIPT}`; change the systems or that script, not this page.",
+        "",
+        *_paragraph(
+            "A system of the literature is a pair here: an algorithm with its settings, and a distribution policy. "
+            "Each has a page that says how the pair is the system, what runs where, and how it learned. Runs end when "
+            "greedy episodes reach 475, where the task has such a target; figures of several seeds stand beside each "
+            "other. All were measured on the cores of one small machine, which shows that each system learns and what "
+            "its exchanges cost, not how it scales."
+        ),
+        "",
+        *markdown(COLUMNS, []),
+        *(found[name] for name in SYSTEMS if name in found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def redo(name: str, seeds: Sequence[int]) -> str:
+    """Run a system, write its page and picture, and give its line of the index."""
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(temporary, f"seed{seed}", name) for seed in seeds]
+        for seed, folder in zip(seeds, folders, strict=True):
+            rows.append(measure(name, seed, folder))
+            print("  ".join([name, task_of(name).env, *cells(task_of(name), rows[-1]), f"seed {seed}"]), flush=True)
+        plot(folders, FOLDER / f"{name}.png")
+    (FOLDER / f"{name}.md").write_text(page(name, rows))
+    return index_row(name, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("systems", nargs="*", help="which to redo; default: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="one run, and one curve, for each")
+    options = parser.parse_args()
+    for name in options.systems:
+        if name not in SYSTEMS:
+            raise SystemExit(str(unknown_name("system", name, SYSTEMS)))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with kept():
+        for name in options.systems or SYSTEMS:
+            line = redo(name, options.seeds)
+            (FOLDER / "README.md").write_text(index({name: line}))
+    print(f"wrote {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

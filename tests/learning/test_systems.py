@@ -1,0 +1,94 @@
+"""Systems learn on real processes by their names, and V-trace is what lets IMPALA learn from old experience.
+
+Each run is the command of a user, in a process of its own, optimised as users have it and the other tests do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.systems import SYSTEMS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import staleness
+from systems import NOTES
+
+pytestmark = pytest.mark.slow
+
+FLAGS: dict[str, list[str]] = {
+    "a2c": ["--policy", "single_learner_coarse"],
+    "a3c": [],
+    "a3c_hogwild": [],
+    "impala": [],
+    "impala_multi": [],
+    "openai_five": ["--normalise-rewards", "True"],
+    "ppo_lstm": ["--policy", "single_learner_coarse", "--normalise-rewards", "True"],
+    "seed_rl": [],
+}
+"""What each system is given besides its name: processes, where it would choose none, and what it needs to learn."""
+
+REPLICAS = {
+    "a2c": 3,
+    "a3c": 3,
+    "a3c_hogwild": 2,
+    "impala": 3,
+    "impala_multi": 4,
+    "openai_five": 5,
+    "ppo_lstm": 3,
+    "seed_rl": 3,
+}
+"""Processes of a run."""
+
+ACROBOT = ("a2c", "a3c", "a3c_hogwild", "impala", "ppo_lstm", "seed_rl")
+
+
+def train(system: str, env: str, seed: int, folder: Path, *flags: str) -> dict[str, Any]:
+    """Train from the command line; the run's summary, and as `processes` how many it had."""
+    command = [sys.executable, "-m", "tessera", "train", system, env, *flags]
+    command += ["--seed", str(seed), "--run-dir", str(folder), "--quiet"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    processes = json.loads((folder / "processes.json").read_text()) if (folder / "processes.json").exists() else {}
+    return {**json.loads((folder / "summary.json").read_text()), "processes": len(processes)}
+
+
+def test_no_system_is_without_notes():
+    assert set(NOTES) == set(SYSTEMS)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("system", FLAGS)
+def test_systems_solve_cartpole_on_processes(system, seed, tmp_path):
+    flags = [*FLAGS[system], "--target-return", "475"]
+    summary = train(system, "gymnax:CartPole-v1", seed, tmp_path / "run", *flags)
+    assert summary["engine"] == "local"
+    assert summary["processes"] == REPLICAS[system]
+    assert summary["eval_return_mean"] >= 475, summary
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("system", ACROBOT)
+def test_systems_solve_acrobot_on_processes(system, seed, tmp_path):
+    flags = [*FLAGS[system], "--target-return", "-100"]
+    summary = train(system, "gymnax:Acrobot-v1", seed, tmp_path / "run", *flags)
+    assert summary["engine"] == "local"
+    assert summary["eval_return_mean"] >= -100, summary
+
+
+@pytest.mark.parametrize("seed", staleness.SEEDS)
+def test_v_trace_is_what_learns_from_old_experience(seed, tmp_path):
+    flags = ["--policy", "fused", "--envs", staleness.ENVS, "--lag", staleness.LAG, "--steps", staleness.STEPS]
+    task = ("impala", staleness.ENV, seed)
+    corrected = train(*task, tmp_path / "corrected", *map(str, flags))
+    taken_for_fresh = train(*task, tmp_path / "fresh", *map(str, flags), "--no-corrections")
+    assert corrected["eval_return_mean"] >= staleness.TARGET, corrected
+    assert taken_for_fresh["eval_return_mean"] < 50, taken_for_fresh
