@@ -63,7 +63,7 @@ SYSTEMS: dict[str, System] = {
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO whose network remembers", {"core": "lstm"}),
     "seed_rl": System(
         "impala", "single_learner_fine", "Espeholt et al. 2020",
-        "environments only step; the learner acts for whichever are ready",
+        "environments only step; the learner acts for all of them, in one batch",
     ),
 }  # fmt: skip
 
