@@ -148,16 +148,13 @@ def train(
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
     started = time.time() if started is None else started
-    if steps < 1:
-        raise TesseraError(f"--steps {steps}: at least one step is needed")
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
-    for name, value in (("--eval-episodes", eval_episodes), ("--keep", keep)):
-        if value < 1:
-            raise TesseraError(f"{name} {value}: at least one is needed")
-    for name, least in (("--evaluate-every", evaluate_every), ("--restarts", restarts), ("--timeout", timeout)):
-        if least < 0:
-            raise TesseraError(f"{name} {least:g}: it cannot be below zero")
+    _check_numbers(
+        steps,
+        {"--eval-episodes": eval_episodes, "--keep": keep},
+        {"--evaluate-every": evaluate_every, "--restarts": restarts, "--timeout": timeout},
+    )
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
     use_compilation_cache()
@@ -174,6 +171,18 @@ def train(
     run = Run(bound, made, plan, config, folder, updates, target_return, make_display(quiet), watch)
     state, summary = run.go(resume)
     return Result(bound, made, plan, state, summary, run.rows, folder, run.evaluator)
+
+
+def _check_numbers(steps: int, positive: dict[str, int], others: dict[str, float]) -> None:
+    """Refuse numbers, by the name of the flag, that leave nothing to do or mean nothing."""
+    if steps < 1:
+        raise TesseraError(f"--steps {steps}: at least one step is needed")
+    for name, value in positive.items():
+        if value < 1:
+            raise TesseraError(f"{name} {value}: at least one is needed")
+    for name, least in others.items():
+        if least < 0:
+            raise TesseraError(f"{name} {least:g}: it cannot be below zero")
 
 
 def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:

@@ -77,9 +77,10 @@ class ActorCriticAlgorithm(ActingAlgorithm):
     def prepare(self, view: View, sample: Sample) -> tuple[Batch, Summary]:
         """Advantages of one group's unroll [T, n], as rows."""
         rows = self.usable(sample.rows)
-        advantage, target = self.estimate(self.played(view, rows), rows)
-        first, start = rows.extras.first, jax.tree.map(lambda x: x[0], rows.extras.start)
-        batch = Batch(rows.observation, rows.action, rows.extras.log_prob, advantage, target, rows.valid, first)
+        start = jax.tree.map(lambda x: x[0], rows.extras.start)  # one for the whole unroll
+        advantage, target = self.estimate(self.played(view, rows, start), rows)
+        extras = rows.extras
+        batch = Batch(rows.observation, rows.action, extras.log_prob, advantage, target, rows.valid, extras.first)
         if self.recurrent:  # an environment's unroll is one row, a sequence
             batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)._replace(start=start)
         else:
@@ -94,9 +95,8 @@ class ActorCriticAlgorithm(ActingAlgorithm):
         valid = jnp.ones_like(rows.truncated) if rows.valid is None else rows.valid
         return rows._replace(valid=valid & later)
 
-    def played(self, view: View, rows: Transition) -> Played:
-        """What the params of `view` make of an unroll [T, n]."""
-        start = jax.tree.map(lambda x: x[0], rows.extras.start)
+    def played(self, view: View, rows: Transition, start: Any) -> Played:
+        """What the params of `view` make of an unroll [T, n], given what was remembered before it."""
         seen = self.seen(view.statistics, rows.observation)
         head, values, carries = self.network.apply(view.params, seen, start, rows.extras.first)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -91,7 +90,7 @@ class DQN(Algorithm):
         if not isinstance(spec.actions, Discrete):
             raise TesseraError(f"dqn needs one discrete action, this environment has {spec.actions}: try ppo or a2c")
         huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
-        return dataclasses.replace(self, spec=spec, huber=huber)
+        return replace(self, spec=spec, huber=huber)
 
     def check(self) -> None:
         """A replay must hold at least one draw."""

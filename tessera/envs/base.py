@@ -166,6 +166,18 @@ def is_device(env: Environment) -> bool:
     return not isinstance(env, HostEnvironment)
 
 
+def same_for_all(name: str, actions: dict[str, Any]) -> Any:
+    """The actions that every agent takes, from those of each by name; refuse if two differ."""
+    first, *others = actions
+    for agent in others:
+        if actions[agent] != actions[first]:
+            raise TesseraError(
+                f"in {name} {first} takes {actions[first]} and {agent} takes {actions[agent]}, and all agents must "
+                "take the same actions: wrap the environment so that they do, or choose another"
+            )
+    return actions[first]
+
+
 def missing_extra(prefix: str, extra: str, error: ImportError) -> TesseraError:
     """Build the error for an environment family whose package is not installed."""
     return TesseraError(

@@ -72,7 +72,7 @@ class GymnaxEnvironment(DeviceEnvironment):
         self._space = env.observation_space(params)
         # From a traced reset and not from the space, whose shape is not always the observation's.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
-        self.spec = Spec(shape, "float32", _actions(name, env.action_space(params)))
+        self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)))
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -122,7 +122,8 @@ def _part(observation: Any, key: Any) -> Any:
     return observation[key] if isinstance(observation, dict | tuple | list) else getattr(observation, key)
 
 
-def _actions(name: str, space: Any) -> Actions:
+def actions_of(name: str, space: Any) -> Actions:
+    """The actions of a space that has gymnax's form; refuse others by the environment's name."""
     if hasattr(space, "n"):
         return Discrete(int(space.n))
     if hasattr(space, "low"):
@@ -131,6 +132,6 @@ def _actions(name: str, space: Any) -> Actions:
         low, high = (tuple(bound.ravel().tolist()) for bound in bounds)
         return Box(shape, low, high)
     raise TesseraError(
-        f"gymnax:{name} takes actions {space}, and Tessera gives discrete and box ones: wrap it in an "
+        f"{name} takes actions {space}, and Tessera gives discrete and box ones: wrap it in an "
         "environment of your own that translates"
     )

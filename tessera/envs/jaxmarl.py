@@ -14,7 +14,6 @@ import contextlib
 import inspect
 import io
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -23,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.envs.base import Actions, Box, DeviceEnvironment, Discrete, MultiDiscrete, Spec, missing_extra
-from tessera.envs.gymnax import settle
+from tessera.envs.base import Actions, DeviceEnvironment, MultiDiscrete, Spec, missing_extra, same_for_all
+from tessera.envs.gymnax import actions_of, settle
 from tessera.errors import TesseraError, unknown_name
 
 TIMED = ("MPE_", "overcooked", "coin_game")
@@ -107,7 +106,9 @@ class JaxMARLEnvironment(DeviceEnvironment):
         self._limit = getattr(world, "max_steps", None)
         if self._limit is not None and not timed:
             world.max_steps = NEVER
-        actions = _shared(self.name, {agent: env.action_space(agent) for agent in self._agents})
+        actions = same_for_all(
+            self.name, {agent: _actions(self.name, env.action_space(agent)) for agent in self._agents}
+        )
         # From a traced reset and not from the spaces, whose shapes are not always the observations'.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions, agents=len(self._agents))
@@ -162,29 +163,7 @@ def _world(state: Any) -> Any:
     return getattr(state, "state", state)
 
 
-def _shared(name: str, spaces: dict[str, Any]) -> Actions:
-    """Give the actions that every agent takes; refuse if two differ."""
-    actions = {agent: _actions(name, space) for agent, space in spaces.items()}
-    first, *others = actions
-    for agent in others:
-        if actions[agent] != actions[first]:
-            raise TesseraError(
-                f"in {name} {first} takes {actions[first]} and {agent} takes {actions[agent]}, and all agents must "
-                "take the same actions: choose another"
-            )
-    return actions[first]
-
-
 def _actions(name: str, space: Any) -> Actions:
-    if hasattr(space, "n"):
-        return Discrete(int(space.n))
-    if hasattr(space, "num_categories"):
+    if hasattr(space, "num_categories") and not hasattr(space, "n"):
         return MultiDiscrete(tuple(int(n) for n in space.num_categories))
-    if hasattr(space, "low"):
-        shape = tuple(space.shape)
-        return Box(shape, _bound(space.low, shape), _bound(space.high, shape))
-    raise TesseraError(f"{name} takes actions {space}, and Tessera gives discrete and box ones: choose another")
-
-
-def _bound(bound: Any, shape: Sequence[int]) -> tuple[float, ...]:
-    return tuple(np.broadcast_to(np.asarray(bound, np.float32), shape).ravel().tolist())
+    return actions_of(name, space)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra
+from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
 from tessera.envs.gymnasium import Spaces, seed_for
 from tessera.errors import TesseraError, unknown_name
 
@@ -152,7 +152,7 @@ class Team:
         if not getattr(env, "possible_agents", None):
             raise TesseraError(f"{name} has no possible_agents, so nobody knows how many there are: choose another")
         self.agents = tuple(env.possible_agents)
-        actions = _shared_actions(name, env)
+        actions = same_for_all(name, {agent: env.action_space(agent) for agent in self.agents})
         observes = {agent: env.observation_space(agent) for agent in self.agents}
         different = [space for i, space in enumerate(observes.values()) if space not in [*observes.values()][:i]]
         self._index = {agent: index for index, agent in enumerate(self.agents)}
@@ -204,16 +204,3 @@ class Team:
 
 def _only(observations: Mapping[str, Any], agents: Iterable[str]) -> dict[str, Any]:
     return {agent: observations[agent] for agent in agents if agent in observations}
-
-
-def _shared_actions(name: str, env: Any) -> Any:
-    """Give the space of actions that every agent has; refuse if two differ."""
-    first, *others = env.possible_agents
-    shared = env.action_space(first)
-    for agent in others:
-        if env.action_space(agent) != shared:
-            raise TesseraError(
-                f"in {name} {first} takes {shared} and {agent} takes {env.action_space(agent)}, and all agents must "
-                "take the same actions: wrap the environment so that they do, or choose another"
-            )
-    return shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -98,17 +99,11 @@ class Conv(nn.Module):
         return convolve(x, kernel.astype(compute), self.stride) + bias.astype(compute)
 
 
-def _images(image: jax.Array, channels_first: bool) -> tuple[tuple[int, ...], jax.Array]:
-    """The axes before an image's own, and all images as [B, H, W, C]."""
-    x = image.reshape(-1, *image.shape[-3:])
-    return image.shape[:-3], jnp.moveaxis(x, 1, 3) if channels_first else x
+class ImageTorso(nn.Module):
+    """Convolutions, which a subclass says, then fully connected layers: [..., H, W, C] -> [..., widths[-1]]."""
 
-
-class ConvTorso(nn.Module):
-    """Convolutions, then fully connected layers: [..., H, W, C] -> [..., widths[-1]]."""
-
-    layers: tuple[tuple[int, int, int], ...]
-    """(features, kernel, stride) of each convolution."""
+    layers: tuple[Any, ...]
+    """What the convolutions are."""
     widths: tuple[int, ...]
     activation: str = "relu"
     precision: str = "f32"
@@ -120,44 +115,42 @@ class ConvTorso(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         """Evaluate the network."""
-        activation = activation_named(self.activation)
-        batch, x = _images(image, self.channels_first)
+        x = image.reshape(-1, *image.shape[-3:])
+        x = self.convolved(jnp.moveaxis(x, 1, 3) if self.channels_first else x, activation_named(self.activation))
+        return MLP(self.widths, self.activation, self.precision, self.gain)(x.reshape(*image.shape[:-3], -1))
+
+    def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Read images [B, H, W, C]."""
+        raise NotImplementedError
+
+
+class ConvTorso(ImageTorso):
+    """Plain convolutions: `layers` are (features, kernel, stride) of each."""
+
+    def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Convolve, layer by layer."""
         for features, kernel, stride in self.layers:
             x = activation(Conv(features, kernel, stride, self.precision)(x))
-        x = x.reshape(*batch, -1)
-        return MLP(self.widths, self.activation, self.precision, self.gain)(x)
+        return x
 
 
-class ResidualTorso(nn.Module):
-    """IMPALA's deep network (Espeholt et al., 2018): [..., H, W, C] -> [..., widths[-1]].
+class ResidualTorso(ImageTorso):
+    """IMPALA's deep network (Espeholt et al., 2018): `layers` are the features of each section.
 
     In each section a convolution, a maximum over 3 x 3 with stride 2, and two residual blocks of two convolutions.
     """
 
-    sections: tuple[int, ...]
-    """Features of each section."""
-    widths: tuple[int, ...]
-    activation: str = "relu"
-    precision: str = "f32"
-    gain: float | None = HIDDEN_GAIN
-    """Of the fully connected layers; see `MLP`."""
-    channels_first: bool = False
-    """Whether images are [..., C, H, W]."""
-
-    @nn.compact
-    def __call__(self, image: jax.Array) -> jax.Array:
-        """Evaluate the network."""
-        activation = activation_named(self.activation)
-        batch, x = _images(image, self.channels_first)
+    def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Convolve, section by section."""
 
         def convolution(x: jax.Array, features: int, gain: float = HIDDEN_GAIN) -> jax.Array:
             return Conv(features, 3, 1, self.precision, gain)(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))))
 
-        for features in self.sections:
+        for features in self.layers:
             x = nn.max_pool(convolution(x, features), (3, 3), (2, 2), "SAME")
             for _ in range(2):  # blocks begin as little more than what they are given, so that signals do not grow
                 x = x + convolution(activation(convolution(activation(x), features)), features, gain=0.1)
-        return MLP(self.widths, self.activation, self.precision, self.gain)(activation(x).reshape(*batch, -1))
+        return activation(x)
 
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))

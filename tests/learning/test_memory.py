@@ -34,7 +34,7 @@ TASKS = {
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "a3c_lstm": (),
     "impala_lstm": (),
-    "ppo_lstm": ("--normalise-rewards", "True"),
+    "ppo_lstm": (),
 }
 """What remembers, and the flags that it needs."""
 
