@@ -13,9 +13,8 @@ import shlex
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tessera.algorithms.base import Algorithm
 from tessera.engines.pool import kept
@@ -38,19 +37,13 @@ class Task:
     steps: int = 500_000
     """At the most: runs end when greedy episodes reach the target."""
     target: float | None = 475.0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Flags of the algorithm, of those that take a value, that the task needs besides the system's own."""
 
 
 HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
 """For systems that remember: velocities are hidden, and have to be told from positions seen before."""
-SCALED = Task(HIDDEN.env, HIDDEN.steps, options={"normalise_rewards": True})
-"""The same for PPO, which on some seeds loses the policy again unless rewards are scaled."""
 
 EXCEPTIONS: dict[str, Task] = {
     "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
-    "openai_five": SCALED,
-    "ppo_lstm": SCALED,
 }
 """Systems whose task does not follow from whether they remember."""
 
@@ -101,13 +94,15 @@ NOTES: dict[str, str] = {
     "one place it is one compiled program; MSRL ran the same under other policies, and so can `--policy`: "
     "every synchronous one gives the same params.",
     "ppo_lstm": "PPO with an LSTM between torso and heads, for policy and value each. Minibatches are made of whole "
-    "unrolls, which start from what was remembered when they were played. Rewards are scaled here: with CartPole's "
-    "own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, which are clipped to 0.5), and on "
-    "some seeds the policy is lost again.",
+    "unrolls, which start from what was remembered when they were played. Rewards are scaled by default: with "
+    "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and "
+    "on some seeds the policy is lost again.",
     "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
-    "acts for all of them in one batch on its accelerator; no params travel. That is `single_learner_fine`. The "
-    "learner here waits for all environments at every step, so experience is as fresh as its params, and V-trace has "
-    "nothing to correct unless `--lag` is given.",
+    "acts for whichever of them are ready, in one batch on its accelerator; no params travel. That is "
+    "`single_learner_fine` with a bound on waiting: once an environment server is ready, the others have 1 ms to join "
+    "its batch. Who was ready when changes nothing but the time (`python benchmarks/ready.py`). The learner learns "
+    "when all have ended their unrolls, so experience is as fresh as its params, and V-trace has nothing to correct "
+    "unless `--lag` is given.",
 }
 """How the system of the paper works, and how the pair of algorithm and policy is the same."""
 
@@ -134,7 +129,7 @@ def made(name: str) -> tuple[Algorithm, System]:
     """A system's algorithm as the command line makes it, and the system."""
     cls, system = find(name)
     assert system is not None
-    return cls(**{**system.options, **task_of(name).options}), system
+    return cls(**system.options), system
 
 
 def measure(name: str, seed: int, folder: Path) -> Row:
@@ -151,17 +146,12 @@ def measure(name: str, seed: int, folder: Path) -> Row:
 def command(name: str, seed: int | None = None) -> str:
     """The command line of a measured run."""
     task = task_of(name)
-    words = ["tessera", "train", name, task.env, *_flags(task.options)]
+    words = ["tessera", "train", name, task.env]
     if seed is not None:
         words += ["--steps", str(task.steps)]
         words += [] if task.target is None else ["--target-return", f"{task.target:g}"]
         words += ["--seed", str(seed)]
     return shlex.join(words)
-
-
-def _flags(options: Mapping[str, Any]) -> list[str]:
-    """Options as the command line takes them."""
-    return [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
 
 def settings(name: str) -> str:
@@ -193,7 +183,7 @@ def page(name: str, rows: Sequence[Row]) -> str:
     seeds = [row.seed for row in rows]
     given = "" if tuple(seeds) == SEEDS else f" --seeds {' '.join(map(str, seeds))}"
     goal = "" if task.target is None else f" to {task.target:g}"
-    planned = shlex.join(["tessera", "plan", name, task.env, *_flags(task.options)])
+    planned = shlex.join(["tessera", "plan", name, task.env])
     lines = [
         f"# `{name}`",
         "",

@@ -88,18 +88,8 @@ def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int)
     return np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64)
 
 
-class _NoPort:
-    """Evaluation exchanges nothing."""
-
-    def send(self, channel: int, value: Any) -> bool:
-        raise AssertionError("evaluation has no channels")
-
-    def receive(self, channel: int) -> tuple[bool, Any]:
-        raise AssertionError("evaluation has no channels")
-
-
 def _run(program: Any, slots: dict[str, Any]) -> None:
-    steps: Iterator[Any] = drive(program, slots, _NoPort())
+    steps: Iterator[Any] = drive(program, slots)
     for _ in steps:
         pass
 

@@ -62,8 +62,8 @@ SYSTEMS: dict[str, System] = {
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO whose network remembers", {"core": "lstm"}),
     "seed_rl": System(
-        "impala", "single_learner_fine", "Espeholt et al. 2020",
-        "environments only step; the learner acts for all of them, in one batch",
+        "impala", "single_learner_fine:wait=0.001", "Espeholt et al. 2020",
+        "environments only step; the learner acts for whichever are ready, in one batch",
     ),
 }  # fmt: skip
 

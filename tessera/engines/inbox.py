@@ -35,7 +35,7 @@ class Inbox:
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         self.route, self.q, self.links, self.versions = route, q, links, versions
-        self.reader = {p: route.readers(p).index(q) for p in links}
+        self.reader = {p: 0 if route.channel.apart else route.readers(p).index(q) for p in links}
         self.flow = Flow()
 
     def receive(self) -> tuple[bool, Any]:
@@ -43,7 +43,7 @@ class Inbox:
         if not all(link.waiting(self.reader[p]) for p, link in self.links.items()):
             return False, None
         messages = {p: link.peek(self.reader[p]) for p, link in self.links.items()}
-        value = self.route.merge({p: self.route.part(p, self.q, m.value) for p, m in messages.items()})
+        value = self.route.merge({p: self.route.taken(p, self.q, m.value) for p, m in messages.items()})
         if len(messages) == 1:
             value = next(iter(self.links.values())).own(value)
         for p, message in messages.items():
@@ -51,6 +51,17 @@ class Inbox:
             self.links[p].release(self.reader[p])
         if self.route.channel.stream == "params":
             self.versions.see(value)
+        return True, value
+
+    def receive_from(self, p: int) -> tuple[bool, Any]:
+        """Take what one sender has sent: (whether it has, the value)."""
+        link, reader = self.links[p], self.reader[p]
+        if not link.waiting(reader):
+            return False, None
+        message = link.peek(reader)
+        value = link.own(self.route.taken(p, self.q, message.value))
+        self._note(p, message)
+        link.release(reader)
         return True, value
 
     def _note(self, p: int, message: Message) -> None:

@@ -11,6 +11,9 @@ from tessera.engines.inbox import Inbox, Shared, Versions, make_inbox
 from tessera.engines.routes import Route
 from tessera.graph.plan import Plan
 
+Place = tuple[int, int | None]
+"""A channel, and which peer, where each peer is dealt with by itself."""
+
 
 class Port:
     """Sends and receives for one replica of one fragment."""
@@ -25,18 +28,22 @@ class Port:
         link: Callable[[int, int], Link],
         vector: Callable[[int], Vector],
     ) -> None:
-        """`link(channel, sender)` and `vector(channel)` give what messages travel through."""
-        self.routes, self.versions = routes, versions
+        """`link(channel, lane)` and `vector(channel)` give what messages travel through."""
+        self.routes, self.versions, self.number = routes, versions, number
         self.outgoing: dict[int, Link] = {}
+        self.apart: dict[int, dict[int, Link]] = {}
+        """Channels on which each receiver is sent to by itself: links by receiver."""
         self.inboxes: dict[int, Inbox | Shared] = {}
         self.sending: dict[int, Flow] = {}
         self.muted = False
         """Whether nothing is sent, and stand-ins are received."""
-        self.skipped: Counter[int] = Counter()
+        self.skipped: Counter[Place] = Counter()
         """Messages of each channel that a replica which died has sent already: its successor does not send them."""
-        self.stood_in: Counter[int] = Counter()
+        self.stood_in: Counter[Place] = Counter()
         """Messages of each channel that it had received already: its successor gets stand-ins."""
-        self.stand_in: Callable[[int], Any] = lambda channel: None
+        self.stand_in: Callable[[int, int | None], Any] = lambda channel, peer: None
+        self._arrived: dict[int, dict[int, Any]] = {}
+        """What peers that are dealt with by themselves have sent, where all of them are waited for."""
         self.patch: Callable[[int, Any], Any] = lambda channel, value: value
         """Changes the first value of a channel that a successor sends."""
         for k, channel in enumerate(plan.channels):
@@ -46,18 +53,23 @@ class Port:
                     self.inboxes[k] = Shared(vector(k))
                 continue
             if channel.source == fragment and route.readers(number):
-                self.outgoing[k] = link(k, number)
+                links = {q: link(k, route.lane(number, q)) for q in route.readers(number)}
+                if channel.apart:
+                    self.apart[k] = links
+                else:
+                    self.outgoing[k] = next(iter(links.values()))
                 self.sending[k] = Flow()
             if channel.target == fragment:
-                links = {p: link(k, p) for p in route.writers(number)}
+                links = {p: link(k, route.lane(p, number)) for p in route.writers(number)}
                 self.inboxes[k] = make_inbox(route, number, links, versions)
 
     def send(self, channel: int, value: Any) -> bool:
         """Hand a value over; False if there is no room yet."""
         if self.muted:
             return True
-        if self.skipped[channel]:
-            self.skipped[channel] -= 1
+        if channel in self.apart:
+            return self._send_to_all(channel, value)
+        if self._counted_down(self.skipped, (channel, None)):
             return True
         both = self.inboxes.get(channel)
         if isinstance(both, Shared):
@@ -76,11 +88,68 @@ class Port:
     def receive(self, channel: int) -> tuple[bool, Any]:
         """Take what has arrived: (whether it has, the value)."""
         if self.muted:
-            return True, self.stand_in(channel)
-        if self.stood_in[channel]:
-            self.stood_in[channel] -= 1
-            return True, self.stand_in(channel)
+            return True, self.stand_in(channel, None)
+        if self.routes[channel].channel.wait is not None:
+            return self._receive_from_all(channel)
+        if self._counted_down(self.stood_in, (channel, None)):
+            return True, self.stand_in(channel, None)
         return self.inboxes[channel].receive()
+
+    def shares(self, channel: int) -> dict[int, slice] | None:
+        """The groups of each peer that is dealt with by itself, among those of this replica."""
+        route = self.routes[channel]
+        writers = route.writers(self.number)
+        if self.muted or route.channel.wait is None or len(writers) < 2:
+            return None
+        mine = route.wanted(self.number)
+        found = {p: [g for g in route.made(p) if g in mine] for p in writers}
+        return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in found.items()}
+
+    def patience(self, channel: int) -> float:
+        """Seconds that who is ready waits for the others."""
+        return self.routes[channel].channel.wait or 0.0
+
+    def send_to(self, channel: int, peer: int, value: Any) -> bool:
+        """Hand a value to one receiver; False if there is no room yet."""
+        if self._counted_down(self.skipped, (channel, peer)):
+            return True
+        link = self.apart[channel][peer]
+        if not link.room():
+            return False
+        link.put(value, self.versions.newest)
+        self.sending[channel].messages += 1
+        return True
+
+    def receive_from(self, channel: int, peer: int) -> tuple[bool, Any]:
+        """Take what one sender has sent: (whether it has, the value)."""
+        if self._counted_down(self.stood_in, (channel, peer)):
+            return True, self.stand_in(channel, peer)
+        inbox = self.inboxes[channel]
+        assert isinstance(inbox, Inbox)
+        return inbox.receive_from(peer)
+
+    def _send_to_all(self, channel: int, value: Any) -> bool:
+        links, route = self.apart[channel], self.routes[channel]
+        if not all(link.room() or self.skipped[channel, q] for q, link in links.items()):
+            return False
+        return all(self.send_to(channel, q, route.part(self.number, q, value)) for q in links)
+
+    def _receive_from_all(self, channel: int) -> tuple[bool, Any]:
+        route, held = self.routes[channel], self._arrived.setdefault(channel, {})
+        for p in route.writers(self.number):
+            if p not in held:
+                arrived, value = self.receive_from(channel, p)
+                held |= {p: value} if arrived else {}
+        if len(held) < len(route.writers(self.number)):
+            return False, None
+        return True, route.merge(self._arrived.pop(channel))
+
+    @staticmethod
+    def _counted_down(counter: Counter[Place], place: Place) -> bool:
+        """Whether one was left, which is then gone."""
+        left = counter[place] > 0
+        counter[place] -= left
+        return left
 
     def publish(self, channel: int, value: Any) -> None:
         """Send what receivers begin with or trail behind by, before the program runs."""

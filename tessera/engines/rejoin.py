@@ -14,23 +14,28 @@ import numpy as np
 
 from tessera.engines.channels.local import LocalLink
 from tessera.engines.inbox import Inbox
+from tessera.engines.port import Place
 from tessera.engines.replica import Replica, exchanges
 from tessera.program.initial import clocks_at
 from tessera.program.training import acting
 
 
-def counts(replica: Replica) -> tuple[dict[int, int], dict[int, int]]:
+def counts(replica: Replica) -> tuple[dict[Place, int], dict[Place, int]]:
     """Messages that this place has sent and taken so far, on the channels where every one is waited for."""
-    sent: dict[int, int] = {}
-    taken: dict[int, int] = {}
-    for k, link in replica.port.outgoing.items():
-        channel = replica.plan.channels[k]
-        if channel.mode == "sync":
-            sent[k] = link.sent - channel.lag
-    for k, inbox in replica.port.inboxes.items():
-        if isinstance(inbox, Inbox) and replica.plan.channels[k].mode == "sync":
-            numbers = [link.sent - link.waiting(inbox.reader[p]) for p, link in inbox.links.items()]
-            taken[k] = min(numbers, default=0)
+    port, channels = replica.port, replica.plan.channels
+    sent: dict[Place, int] = {(k, q): link.sent for k, links in port.apart.items() for q, link in links.items()}
+    taken: dict[Place, int] = {}
+    for k, link in port.outgoing.items():
+        if channels[k].mode == "sync":
+            sent[k, None] = link.sent - channels[k].lag
+    for k, inbox in port.inboxes.items():
+        if not isinstance(inbox, Inbox) or channels[k].mode != "sync":
+            continue
+        numbers = {p: link.sent - link.waiting(inbox.reader[p]) for p, link in inbox.links.items()}
+        if channels[k].wait is not None:
+            taken |= {(k, p): n for p, n in numbers.items()}
+        else:
+            taken[k, None] = min(numbers.values(), default=0)
     return sent, taken
 
 
@@ -42,14 +47,14 @@ def rejoin(replica: Replica, done: int, base: int) -> int:
     turns = [
         (n - before[k]) // per[k]
         for n_of, before, per in zip(moved, first, each, strict=True)
-        for k, n in n_of.items()
+        for (k, _), n in n_of.items()
         if per[k]
     ]
     update = max(0, min(turns)) if turns else done
     for skipped, n_of, before, per in zip((port.skipped, port.stood_in), moved, first, each, strict=True):
-        skipped.update({k: max(0, n - before[k] - update * per[k]) for k, n in n_of.items()})
+        skipped.update({place: max(0, n - before[place[0]] - update * per[place[0]]) for place, n in n_of.items()})
     _take_newest(replica, base + update)
-    port.stand_in = lambda channel: _stand_in(replica, channel)
+    port.stand_in = lambda channel, peer: _stand_in(replica, channel, peer)
     _patch_first(replica)
     clocks = clocks_at(replica.training, base + update)
     replica.slots |= {clock: value for clock, value in clocks.items() if clock in replica.slots}
@@ -106,7 +111,7 @@ def _restore_state(replica: Replica, update: int) -> None:
         return
 
 
-def _stand_in(replica: Replica, channel: int) -> Any:
+def _stand_in(replica: Replica, channel: int, peer: int | None) -> Any:
     """Something of the right shape for a message that the predecessor has taken with it."""
     c = replica.plan.channels[channel]
     if c.stream == "params":
@@ -114,10 +119,10 @@ def _stand_in(replica: Replica, channel: int) -> Any:
     inbox = replica.port.inboxes[channel]
     assert isinstance(inbox, Inbox)
     found = {}
-    for p, link in inbox.links.items():
+    for p, link in inbox.links.items() if peer is None else [(peer, inbox.links[peer])]:
         assert isinstance(link, LocalLink)
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), link.like)
-        found[p] = inbox.route.part(p, inbox.q, zeros)
+        found[p] = inbox.route.taken(p, inbox.q, zeros)
     return inbox.route.merge(found)
 
 

@@ -13,6 +13,7 @@ from tessera.graph.plan import Channel, Plan
 from tessera.program.exchange import Alone, Shards, shards_of
 from tessera.program.initial import initial_state
 from tessera.program.nodes import SLOTS
+from tessera.program.parts import joined
 from tessera.program.training import acting, published
 
 
@@ -66,6 +67,27 @@ class Route:
         """Senders that have something for receiver `q`."""
         return [p for p in range(self.sources) if self.linked(p, q)]
 
+    def lane(self, p: int, q: int) -> int:
+        """Number of the link from sender `p` to receiver `q`: one for all of its receivers, or one for each."""
+        return p * self.targets + q if self.channel.apart else p
+
+    def lanes(self) -> dict[int, tuple[int, list[int]]]:
+        """All links: sender and receivers of each."""
+        found: dict[int, tuple[int, list[int]]] = {}
+        for p in range(self.sources):
+            for q in self.readers(p):
+                found.setdefault(self.lane(p, q), (p, []))[1].append(q)
+        return found
+
+    def carried(self, lane: int) -> int:
+        """Groups in a message of a link."""
+        p, readers = self.lanes()[lane]
+        return len(self.shared(p, readers[0])) if self.channel.apart else len(self.made(p))
+
+    def taken(self, p: int, q: int, value: Any) -> Any:
+        """What of a message from sender `p` is for receiver `q`."""
+        return value if self.channel.apart else self.part(p, q, value)
+
     def part(self, p: int, q: int, value: Any) -> Any:
         """What of sender `p`'s value is for receiver `q`."""
         if self.channel.route == "scatter":
@@ -99,7 +121,7 @@ class Route:
 
     def join(self, values: list[Any]) -> Any:
         """Join groups."""
-        return concatenate(values, SLOTS[self.channel.slot].axis)
+        return joined(values, SLOTS[self.channel.slot].axis)
 
     def _shard(self, value: Any, q: int) -> Any:
         assert self.shards is not None
@@ -117,18 +139,6 @@ def make_routes(plan: Plan, algorithm: Algorithm) -> list[Route]:
     view = jax.eval_shape(lambda key: published(initial_state(algorithm, key, 1)), jax.random.key(0))
     whole = {"view": view, "acting": acting(view)}
     return [Route(plan, c, shards, whole.get(c.slot)) for c in plan.channels]
-
-
-def concatenate(values: list[Any], axis: int) -> Any:
-    """Join trees along an axis, on the host where they are on the host."""
-    if len(values) == 1:
-        return values[0]
-
-    def leaf(*xs: Any) -> Any:
-        on_host = all(isinstance(x, np.ndarray) for x in xs)
-        return np.concatenate(xs, axis) if on_host else jax.numpy.concatenate(xs, axis)
-
-    return jax.tree.map(leaf, *values)
 
 
 def weighted_mean(values: list[Any], weights: list[int]) -> Any:

@@ -36,16 +36,16 @@ class SerialEngine:
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
         self.links = {
-            (k, p): MemoryLink(len(r.readers(p)), c.capacity + c.lag, c.kind == "register")
+            (k, lane): MemoryLink(len(readers), c.capacity + c.lag, c.kind == "register")
             for k, (c, r) in enumerate(zip(plan.channels, self.routes, strict=True))
-            for p in range(r.sources)
+            for lane, (_, readers) in r.lanes().items()
         }
         self.vectors = {k: MemoryVector() for k, c in enumerate(plan.channels) if c.kind == "shared"}
         programs = [make_programs(self.training, plan, i) for i in range(len(plan.fragments))]
         self.replicas = [
             Replica(
                 plan, self.training, programs[i], self.routes, i, r, seed, horizon,
-                lambda k, p: self.links[k, p], self.vectors.__getitem__,
+                lambda k, lane: self.links[k, lane], self.vectors.__getitem__,
             )
             for i in range(len(plan.fragments))
             for r in range(plan.fragments[i].replicas)

@@ -12,13 +12,14 @@ from jax.sharding import NamedSharding
 from tessera.algorithms.base import State
 from tessera.engines.channels.base import Vector
 from tessera.engines.replica import Replica
-from tessera.engines.routes import Route, concatenate
+from tessera.engines.routes import Route
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
 from tessera.program.compile import partition
 from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
+from tessera.program.parts import joined
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.training import Training
 
@@ -62,7 +63,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
         if slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
         else:
-            out[slot] = concatenate(values, known.axis) if known.layout == "groups" else values[0]
+            out[slot] = joined(values, known.axis) if known.layout == "groups" else values[0]
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):

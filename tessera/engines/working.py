@@ -160,7 +160,8 @@ class Worker:
         begun = time.monotonic()
         self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
         self.control.state = WAITING
-        self.bell.wait(seen, LOOK_SECONDS)
+        within = node.within if isinstance(node, Recv) and node.within is not None else LOOK_SECONDS
+        self.bell.wait(seen, min(within, LOOK_SECONDS))
         self.control.state = RUNNING
         self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
 

@@ -93,6 +93,7 @@ def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
 def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
     loose = c.mode != "sync"
     mode = f"first {c.first}" if c.mode == "first" else c.mode
+    mode = mode if c.wait is None else f"ready within {1000 * c.wait:g} ms"
     lag = str(c.lag) if not loose else "any" if c.bound is None else f"≤ {c.bound}"
     capacity = str(c.capacity + c.lag) if c.kind in ("queue", "collective", "exchange") else "-"
     codec = f"{c.codec} {c.threshold:g}" if c.codec else "-"

@@ -87,6 +87,10 @@ class Channel:
     capacity: int = 1
     codec: str = ""
     threshold: float = 0.0
+    wait: float | None = None
+    """Seconds that who is ready waits for others, who are not, before they are acted for without them; None: any."""
+    apart: bool = False
+    """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,7 @@ def make_plan(
                 f"fragment {f.title}: {total} groups over {f.replicas} replicas of {f.devices} devices do not share "
                 "out evenly: set --groups to a multiple of replicas × devices"
             )
+    _check_wait(policy, devices)
     channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
     updates = policy.cuts.get("updates", Cut())
     return Plan(
@@ -227,6 +232,16 @@ def make_plan(
         updates.carries,
         tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
     )
+
+
+def _check_wait(policy: Policy, devices: list[int]) -> None:
+    """Acting for some of the environments needs all of them on one device."""
+    spread = devices[policy.home("act")]
+    if policy.cut("timesteps").wait is not None and spread > 1:
+        raise TesseraError(
+            f"policy {policy.name!r} acts for whichever environments are ready, which one device can do, not {spread}: "
+            "use 1 device for `act`, or leave out the wait"
+        )
 
 
 def _place(
@@ -316,10 +331,13 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
     rate = stream.rate if cut.every == 1 else f"every {cut.every} updates"
     trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
     bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
+    servers = policy.replicas("env")
+    wait = policy.cut("timesteps").wait if servers > 1 else None  # one server's environments are ready at once
     return Channel(
         stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
         _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
         1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
+        wait if stream.name == "timesteps" else None, stream.name == "actions" and wait is not None,
     )  # fmt: skip
 
 

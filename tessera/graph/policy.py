@@ -78,6 +78,9 @@ class Cut:
     """For `gradients`: threshold sends only elements whose accumulated residual passes `threshold`."""
     threshold: float = 0.0
     """What the threshold codec sends for each element: plus or minus this, or nothing; 0 sends them as they are."""
+    wait: float | None = None
+    """For `timesteps`: how many seconds those who are ready wait for others before they are acted for without them;
+    None: all are acted for at once. What is learned is the same either way."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ class Policy:
             raise TesseraError(f"{where} has mode 'first': only 'experience' can wait for the first few")
         if cut.mode == "first" and not 1 <= cut.first <= self.replicas("act"):
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
+        if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
+            raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
         if cut.capacity < 1 or cut.every < 1 or cut.threshold < 0 or cut.carries not in ("state", "params"):
             raise TesseraError(
                 f"{where}: capacity {cut.capacity} and every {cut.every} must be at least 1, threshold "

@@ -1,10 +1,13 @@
 """Environments, forward passes and optimisation in fragments of their own."""
 
-from tessera.graph.policy import Fragment, Policy
+from tessera.graph.policy import Cut, Fragment, Policy
 
 
-def policy(workers: int = 2, inference: int = 1, learners: int = 1) -> Policy:
-    """`workers` step environments, `inference` replicas act, `learners` learn with an all-reduce of gradients."""
+def policy(workers: int = 2, inference: int = 1, learners: int = 1, wait: float | None = None) -> Policy:
+    """`workers` step environments, `inference` replicas act, `learners` learn with an all-reduce of gradients.
+
+    With `wait` actions are chosen for whichever environments are ready, once the first has waited for so many seconds.
+    """
     return Policy(
         name="split_inference",
         fragments=(
@@ -12,6 +15,7 @@ def policy(workers: int = 2, inference: int = 1, learners: int = 1) -> Policy:
             Fragment("act", replicas=inference),
             Fragment("store grad apply", replicas=learners),
         ),
+        cuts={"timesteps": Cut(wait=wait)},
         summary="rollout workers, forward-pass workers and optimisers",
         mirrors="OpenAI Five",
     )

@@ -179,7 +179,9 @@ def _segment(
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
     compiled = jax.jit(function, donate_argnums=0)
     both = lowered(compiled, nodes, fetched, loop) if mesh is None else None
-    return Segment(nodes, compiled, plain, donated, fetched) if both is None else Segment(nodes, both, plain, donated)
+    if both is None:
+        return Segment(nodes, compiled, plain, donated, fetched)
+    return Segment(nodes, both, plain, donated, lowered=both)
 
 
 def _reported(slot: str, value: Any) -> Any:

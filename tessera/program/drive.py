@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tessera.program.halves import in_halves, run_in_halves
 from tessera.program.lowering import fetch
 from tessera.program.nodes import REPORTS, SLOTS, Collective, Every, Node, Op, Recv, Repeat, Segment, Send, effects
+from tessera.program.parts import stack
+from tessera.program.shares import Peers, Timeline, run_in_shares, shared_out
 
 Slots = dict[str, Any]
 
 
-class Port(Protocol):
+class Port(Peers, Protocol):
     """One replica's end of the channels."""
 
     def send(self, channel: int, value: Any) -> bool:
@@ -27,15 +28,13 @@ class Port(Protocol):
         """Take what has arrived: (whether it has, the value)."""
 
 
-class Timeline(Protocol):
-    """Where it is noted what happened when."""
+def drive(
+    nodes: tuple[Node, ...], slots: Slots, port: Port | None = None, timeline: Timeline | None = None
+) -> Iterator[Node]:
+    """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn.
 
-    def span(self, node: Node, begin: float, waiting: bool = False) -> float:
-        """Note what a node did, or that it waited, from `begin` until now, by the monotonic clock; returns now."""
-
-
-def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline | None = None) -> Iterator[Node]:
-    """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn."""
+    Without a port nothing can be exchanged.
+    """
     for node in nodes:
         begin = time.monotonic() if timeline is not None else 0.0
         match node:
@@ -46,10 +45,12 @@ def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline 
             case Op():
                 slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads)), strict=True))
             case Send():
+                assert port is not None
                 while not port.send(node.channel, slots[node.slot]):
                     yield node
                     begin = timeline.span(node, begin, waiting=True) if timeline is not None else 0.0
             case Recv():
+                assert port is not None
                 arrived, value = port.receive(node.channel)
                 while not arrived:
                     yield node
@@ -58,6 +59,9 @@ def drive(nodes: tuple[Node, ...], slots: Slots, port: Port, timeline: Timeline 
                 slots[node.slot] = value
             case Repeat() if timeline is None and in_halves(node, slots):
                 run_in_halves(node, slots, _run_one)
+                continue
+            case Repeat() if port is not None and (by := shared_out(node, port)) is not None:
+                yield from run_in_shares(node, by, slots, port, timeline)
                 continue
             case Repeat():
                 yield from _repeat(node, slots, port, timeline)
@@ -90,7 +94,7 @@ def call(segment: Segment, slots: Slots) -> None:
     slots.update(fresh)
 
 
-def _repeat(node: Repeat, slots: Slots, port: Port, timeline: Timeline | None) -> Iterator[Node]:
+def _repeat(node: Repeat, slots: Slots, port: Port | None, timeline: Timeline | None) -> Iterator[Node]:
     count = int(slots["count"]) if node.count is None else node.count
     stacks: dict[str, list[Any]] = {out: [] for s, out in node.stacks.items()}
     for step in range(count):
@@ -105,12 +109,3 @@ def _repeat(node: Repeat, slots: Slots, port: Port, timeline: Timeline | None) -
     for out, values in stacks.items():
         if values:
             slots[out] = values if out in REPORTS else stack(values, SLOTS[out].stack)
-
-
-def stack(values: list[Any], axis: int = 0) -> Any:
-    """Stack trees on a new axis, on the host where they are on the host already."""
-
-    def leaf(*xs: Any) -> Any:
-        return np.stack(xs, axis) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs, axis)
-
-    return jax.tree.map(leaf, *values)

@@ -13,12 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, Timestep
 from tessera.program.nodes import HOST, SLOTS, Node, Op, Repeat, Segment, effects
+from tessera.program.parts import cut_out, joined, stack, whole
 
 Slots = dict[str, Any]
 
@@ -65,7 +64,7 @@ def run_in_halves(node: Repeat, slots: Slots, call: Callable[[Node, Slots], None
     reads, writes = effects(node.body)
     used = [s for s in (reads | writes) if s in slots and s in SLOTS]
     cuts = (slice(0, vector.groups[0]), slice(vector.groups[0], None))
-    halves = [{s: _part(s, slots[s], cut) for s in used} for cut in cuts]
+    halves = [{s: cut_out(s, slots[s], cut) for s in used} for cut in cuts]
     for half, part in zip(halves, vector.parts, strict=True):
         half["env_state"] = part
     stacks: list[dict[str, list[Any]]] = [{out: [] for out in node.stacks.values()} for _ in halves]
@@ -83,10 +82,10 @@ def run_in_halves(node: Repeat, slots: Slots, call: Callable[[Node, Slots], None
                 running.remove(k)
     for s in writes - {"env_state"}:
         if all(s in half for half in halves):
-            slots[s] = _whole(s, [half[s] for half in halves])
+            slots[s] = whole(s, [half[s] for half in halves])
     for s, out in node.stacks.items():
         slots.pop(s, None)
-        rows = [_stack(mine[out], SLOTS[out].stack) for mine in stacks if mine[out]]
+        rows = [stack(mine[out], SLOTS[out].stack) for mine in stacks if mine[out]]
         if rows:
             slots[out] = joined(rows, SLOTS[out].axis)
 
@@ -112,32 +111,3 @@ def _turns(
 def _call_all(nodes: list[Node], slots: Slots, call: Callable[[Node, Slots], None]) -> None:
     for node in nodes:
         call(node, slots)
-
-
-def _part(slot: str, value: Any, cut: slice) -> Any:
-    known = SLOTS[slot]
-    if known.layout != "groups" or isinstance(value, HostVector):
-        return value
-    return jax.tree.map(lambda x: x[(slice(None),) * known.axis + (cut,)], value)
-
-
-def _whole(slot: str, values: list[Any]) -> Any:
-    known = SLOTS.get(slot)
-    return joined(values, known.axis) if known is not None and known.layout == "groups" else values[0]
-
-
-def joined(values: list[Any], axis: int) -> Any:
-    """Join trees along the axis of groups, on the host where they are on the host."""
-
-    def leaf(*xs: Any) -> Any:
-        on_host = all(isinstance(x, np.ndarray) for x in xs)
-        return np.concatenate(xs, axis) if on_host else jnp.concatenate(xs, axis)
-
-    return jax.tree.map(leaf, *values)
-
-
-def _stack(values: list[Any], axis: int) -> Any:
-    def leaf(*xs: Any) -> Any:
-        return np.stack(xs, axis) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs, axis)
-
-    return jax.tree.map(leaf, *values)

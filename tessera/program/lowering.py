@@ -95,7 +95,7 @@ class Lowered:
     """A segment's function in both forms, of which the better acts. Takes and gives slots as the compiled one does."""
 
     def __init__(self, compiled: Any, fetched: tuple[str, ...], loop: Loop) -> None:
-        self._jit, self._fetched, self._loop = compiled, fetched, loop
+        self._jit, self.fetched, self._loop = compiled, fetched, loop
         self._always = mode() == "numpy"
         self._numpy: bool | None = None
         self._forms: dict[Any, Form] = {}
@@ -109,10 +109,7 @@ class Lowered:
 
     def __call__(self, gone: Slots, seen: Slots) -> Both:
         """Act."""
-        if self._numpy is None:
-            self._held = tuple(s for s in seen if s not in self._loop.changes and s != self._loop.index)
-            self._numpy = self._decide(gone, seen)
-        if not self._numpy:
+        if not self.small(gone, seen):
             return self._compiled(gone, seen)
         key = tuple([id(seen[s]) for s in self._held])
         form, unroll, _ = self._unrolls.get(key) or self._begin(key, gone, seen)
@@ -121,9 +118,16 @@ class Lowered:
             return self._checked(form, unroll, gone, seen)
         return form.step(unroll, gone, seen)
 
+    def small(self, gone: Slots, seen: Slots) -> bool:
+        """Whether NumPy acts, which is decided once."""
+        if self._numpy is None:
+            self._held = tuple(s for s in seen if s not in self._loop.changes and s != self._loop.index)
+            self._numpy = self._decide(gone, seen)
+        return self._numpy
+
     def _compiled(self, gone: Slots, seen: Slots) -> Both:
         replaced, fresh = self._jit(gone, seen)
-        fresh.update(fetch({s: fresh[s] for s in self._fetched}))
+        fresh.update(fetch({s: fresh[s] for s in self.fetched}))
         return replaced, fresh
 
     def _decide(self, gone: Slots, seen: Slots) -> bool:

@@ -63,6 +63,8 @@ class Recv:
 
     slot: str
     channel: int
+    within: float | None = None
+    """Seconds after which there is something else to do, where that is so."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class Segment:
     """Slots that it reads and replaces; their buffers are reused."""
     fetched: tuple[str, ...] = ()
     """Slots that it writes and that are wanted as NumPy arrays next."""
+    lowered: Any = None
+    """Its form in NumPy, if it has one."""
+    partial: Any = None
+    """Its form for some of the groups, once that was asked for."""
 
 
 Node = Op | Repeat | Every | Send | Recv | Collective | Segment

@@ -63,6 +63,7 @@ SYNC = [
     ("fused:devices=1", "a2c"),
     ("single_learner_coarse", "ppo"),
     ("single_learner_fine", "a2c"),
+    ("single_learner_fine:actors=3,wait=0", "a2c"),
     ("multi_learner", "ppo"),
     ("environments", "a2c"),
     ("central:shards=2", "ppo"),

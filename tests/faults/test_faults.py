@@ -87,7 +87,8 @@ class Killer:
     [
         ("single_learner_coarse", "env+act"),
         ("single_learner_coarse:mode=async", "env+act"),
-        ("single_learner_fine", "env"),
+        ("single_learner_fine:wait=0.001", "env"),
+        pytest.param("split_inference:wait=0", "act", marks=pytest.mark.slow),
         ("central:shards=2,mode=async", "apply"),
         ("central:shards=2", "apply/1"),
     ],

@@ -53,16 +53,7 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 RECURRENT: dict[str, Any] = {
-    "ppo_lstm": PPO(
-        unroll=8,
-        epochs=2,
-        minibatches=2,
-        widths=(8,),
-        learning_rate=0.01,
-        normalise_observations=True,
-        core="lstm",
-        core_width=4,
-    ),
+    "ppo_lstm": dataclasses.replace(ALGORITHMS["ppo"], core="lstm", core_width=4),
     "impala_gru": IMPALA(unroll=8, widths=(8,), learning_rate=0.01, core="gru", core_width=4, burn_in=2),
 }
 """Networks that remember, so that a row is an unroll of one environment."""
@@ -78,6 +69,7 @@ NOBODY_NAMED: dict[str, Policy] = {
 SYNCHRONOUS: tuple[str, ...] = (
     *(f"single_learner_coarse:actors={n}" for n in (1, 2, 3)),
     *(f"single_learner_fine:actors={n}" for n in (1, 2, 3)),
+    *(f"single_learner_fine:actors={n},wait=0" for n in (1, 2, 3)),
     *(f"multi_learner:learners={n}" for n in (1, 2, 3)),
     *(f"multi_learner_coarse:actors={n},learners={n}" for n in (1, 2, 3)),
     *(f"environments:workers={n}" for n in (1, 2, 3)),
@@ -86,6 +78,7 @@ SYNCHRONOUS: tuple[str, ...] = (
     *(f"distributed_replay:actors={n},stores={r}" for r in (1, 2) for n in (1, 2, 3)),
     *(f"gorila:mode=sync,actors={n},stores=2,learners=2,shards=3" for n in (1, 2, 3)),
     *(f"split_inference:workers={n},inference=2,learners=2" for n in (1, 2, 3)),
+    *(f"split_inference:workers={n},inference=2,learners=2,wait=0" for n in (1, 2, 3)),
     *(f"mirrored:workers={n}" for n in (1, 2, 3)),
     *NOBODY_NAMED,
 )

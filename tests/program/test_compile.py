@@ -137,18 +137,8 @@ def test_an_engine_refuses_counts_that_its_program_has_no_room_for(engine, count
         engine.advance(count)
 
 
-class Alone:
-    """A port of a fragment that has nobody to talk to."""
-
-    def send(self, channel: int, value: Any) -> bool:
-        raise AssertionError
-
-    def receive(self, channel: int) -> tuple[bool, Any]:
-        raise AssertionError
-
-
 def ran(nodes: tuple[Node, ...], slots: dict[str, Any]) -> dict[str, Any]:
-    turns: Iterator[None] = drive(compile_program(nodes, wanted=frozenset({"plays"})), slots, Alone())
+    turns: Iterator[None] = drive(compile_program(nodes, wanted=frozenset({"plays"})), slots)
     assert list(turns) == []
     return slots
 

@@ -22,7 +22,7 @@ CONTROL_WORDS = 16
 
 @dataclass(frozen=True)
 class Wire:
-    """Where one sender's ring lies, and what travels through it."""
+    """Where a ring lies, and what travels through it."""
 
     offset: int
     like: Any
@@ -42,6 +42,7 @@ class Wiring:
     bells: int
     control: int
     wires: dict[tuple[int, int], Wire]
+    """By channel and lane: the number of its sender, unless that has several."""
     vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]]
     """Channel -> offset and elements of the vector for each dtype, and a value in shape."""
 
@@ -67,15 +68,13 @@ def lay_out(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards | No
                 places[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
             vectors[k] = ({**places, "begun": (allocator.take(8), 1)}, carried)
             continue
-        for p in range(route.sources):
-            readers = tuple(place_of(plan, channel.target, q) for q in route.readers(p))
-            if not readers:
-                continue
-            like = message_shape(plan, shapes, channel.slot, len(route.made(p)), shards)
+        for lane, (p, numbers) in route.lanes().items():
+            readers = tuple(place_of(plan, channel.target, q) for q in numbers)
+            like = message_shape(plan, shapes, channel.slot, route.carried(lane), shards)
             # one more than may be under way, so that who starts again finds the last one that was taken
             slots = max(2, channel.capacity + channel.lag + 1)
             offset = allocator.take(Ring.nbytes(Layout.of(jax.tree.leaves(like)), slots, len(readers)))
-            wires[k, p] = Wire(offset, like, slots, readers, place_of(plan, channel.source, p))
+            wires[k, lane] = Wire(offset, like, slots, readers, place_of(plan, channel.source, p))
     return Wiring(allocator.size, processes, bells, control, wires, vectors)
 
 
@@ -188,9 +187,9 @@ def make_ends(
 ) -> tuple[Callable[[int, int], LocalLink], Callable[[int], LocalVector]]:
     """Give the two functions that a port is made with."""
 
-    def link(channel: int, sender: int) -> LocalLink:
+    def link(channel: int, lane: int) -> LocalLink:
         c = plan.channels[channel]
-        return LocalLink(arena, wiring.wires[channel, sender], bell, c.capacity + c.lag, c.kind == "register")
+        return LocalLink(arena, wiring.wires[channel, lane], bell, c.capacity + c.lag, c.kind == "register")
 
     def vector(channel: int) -> LocalVector:
         return LocalVector(arena, *wiring.vectors[channel])
