@@ -86,9 +86,10 @@ def test_systems_solve_acrobot_on_processes(system, seed, tmp_path):
     solve(system, "gymnax:Acrobot-v1", -100, seed, tmp_path / "run")
 
 
-@pytest.mark.parametrize("seed", staleness.SEEDS)
+@pytest.mark.parametrize("seed", range(1, staleness.SEEDS + 1))
 def test_v_trace_is_what_learns_from_old_experience(seed, tmp_path):
     flags = ["--policy", "fused", "--envs", staleness.ENVS, "--lag", staleness.LAG, "--steps", staleness.STEPS]
+    flags += ["--widths", *staleness.OPTIONS["widths"]]
     task = ("impala", staleness.ENV, seed)
     corrected = train(*task, tmp_path / "corrected", *map(str, flags))
     taken_for_fresh = train(*task, tmp_path / "fresh", *map(str, flags), "--no-corrections")
