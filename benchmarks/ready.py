@@ -32,6 +32,7 @@ class Uneven(gymnasium.Wrapper):
         self._chance = np.random.default_rng()
 
     def step(self, action: Any) -> Any:
+        """Take some time."""
         time.sleep(self._chance.exponential(SECONDS))
         return self.env.step(action)
 

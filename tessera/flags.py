@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
+from tessera.algorithms.checks import options_of
 from tessera.errors import TesseraError, unknown_name
 
 
@@ -23,7 +24,7 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
     `defaults` are values that a system sets otherwise than the algorithm.
     """
     given = {name: dataclasses.field(default=value) for name, value in (defaults or {}).items()}
-    fields = [f for f in dataclasses.fields(cls) if f.name != "spec"]
+    fields = options_of(cls)
     hints, helps = get_type_hints(cls), field_docs(cls)
 
     def annotated(name: str) -> Any:

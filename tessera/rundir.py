@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.base import Algorithm
+from tessera.algorithms.checks import options_of
 from tessera.checkpoint import write_json
 from tessera.errors import TesseraError
 
@@ -19,7 +19,7 @@ MAY_CHANGE = ("steps", "target_return")
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
     """An algorithm's fields as plain data."""
     cls = type(algorithm)
-    fields = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm) if f.name != "spec"}
+    fields = {f.name: getattr(algorithm, f.name) for f in options_of(algorithm)}
     return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import jax
 
 from tessera import rundir
 from tessera.algorithms.base import Algorithm, State
+from tessera.algorithms.checks import options_of
 from tessera.checkpoint import Checkpoints, unflatten
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment
@@ -81,6 +81,6 @@ def _algorithm(config: dict[str, Any]) -> Algorithm:
         ) from error
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
         raise TesseraError(f"the run's algorithm {config['class']} is not an Algorithm: config.json is damaged")
-    names = {f.name for f in dataclasses.fields(cls)} - {"spec"}
+    names = {f.name for f in options_of(cls)}
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k in names}
     return cls(**values)

@@ -86,7 +86,7 @@ def prepare_plan(
         chosen = replace(chosen, cuts={**chosen.cuts, "params": replace(chosen.cut("params"), lag=lag)})
     store = bound.store
     batch = getattr(store, "batch", None) if store.persistent else None
-    needs = Needs(bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs)
+    needs = Needs(bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart)
     usual = bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS)
     count = usual if envs is None else envs
     platform = available[0].platform

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tessera import MAPPO, PPO, DeviceEnvironment, Discrete, Spec, TesseraError, policies
+from tessera import MAPPO, PPO, DeviceEnvironment, Discrete, Fragment, Policy, Spec, TesseraError, policies
 from tessera.algorithms.base import Clock, Transition, View
 from tessera.algorithms.rows import Extras, Statistics
 from tessera.engines.local import LocalEngine
@@ -138,11 +141,73 @@ def test_every_way_to_cut_a_team_gives_the_params_of_fused(env, options):
 
 @pytest.mark.usefixtures("x64")
 def test_a_team_on_processes_gives_the_params_of_fused():
-    wanted = state_of(SerialEngine, policies.get("fused", devices=1), Relay())
     with kept():
-        for policy in ("single_learner_coarse", "environments"):
-            state = state_of(LocalEngine, policies.parse(policy), Relay())
+        for policy, separate in (("single_learner_coarse", False), ("environments:workers=1", True)):
+            wanted = state_of(SerialEngine, policies.get("fused", devices=1), Relay(), separate=separate)
+            state = state_of(LocalEngine, policies.parse(policy), Relay(), separate=separate)
             jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, wanted)
+
+
+def small_plan(policy, env=None, **options):
+    algorithm = MAPPO(unroll=8, widths=(4,), epochs=1, minibatches=2, separate=True, **options)
+    return prepare_plan(algorithm, env or Relay(), policy, envs=4, groups=2)
+
+
+def test_agents_with_params_of_their_own_have_an_actor_learner_each():
+    plan = small_plan("environments")[2]
+    placed = plan.fragments[plan.home("act")]
+    assert placed.agents == ((0,), (1,), (2,))
+    assert placed.held("grad") == ((0, 1),) * 3
+    assert [(c.stream, c.route) for c in plan.channels] == [
+        ("timesteps", "reshard"), ("actions", "agents"), ("summary", "gather"), ("norm", "sum"),
+    ]  # fmt: skip
+    assert prepare_plan(MAPPO(), Relay(), "environments", envs=4)[2].fragments[1].replicas == 1  # one set of params
+    with pytest.raises(TesseraError, match="cannot deal 3 agents evenly to 2 replicas"):
+        small_plan("environments:agents=2")
+
+
+def test_only_who_acts_and_learns_can_be_shared_out_by_agents():
+    with pytest.raises(TesseraError, match="its operators must be act, store, grad and apply"):
+        Policy("odd", (Fragment("env"), Fragment("act", 3, by="agents"), Fragment("store grad apply")))
+    with pytest.raises(TesseraError, match="agents"):
+        Policy("odd", (Fragment("env"), Fragment("act store grad apply", 3, by="agent")))
+
+
+def test_agents_apart_go_on_from_a_snapshot_to_the_same_bits():
+    bound, made, plan = small_plan("environments", core="gru")
+    engines = [SerialEngine(plan, bound, made, seed=3, horizon=10) for _ in range(2)]
+    engines[0].start()
+    engines[0].advance(2)
+    snapshot = jax.tree.map(np.array, {k: v for k, v in engines[0].snapshot().items() if k != "root"})
+    engines[0].advance(2)
+    assert jax.tree.structure(snapshot) == jax.tree.structure(
+        {k: v for k, v in engines[1].template().items() if k != "root"}
+    )
+    engines[1].restore(snapshot)
+    engines[1].advance(2)
+    both = [jax.tree.map(np.array, engine.state()) for engine in engines]
+    jax.tree.map(np.testing.assert_array_equal, *both)
+    assert all(len(x) == AGENTS for x in jax.tree.leaves(both[0].params))
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_goes_on_from_the_last_checkpoint(monkeypatch, tmp_path):
+    advance, killed = LocalEngine.advance, []
+
+    def killing(engine, count, ahead=0):
+        if engine.done >= 20 and not killed:
+            killed.append(engine.processes()["act+store+grad+apply/1"])
+            os.kill(killed[0], signal.SIGKILL)
+        return advance(engine, count, ahead)
+
+    monkeypatch.setattr(LocalEngine, "advance", killing)
+    algorithm = MAPPO(unroll=8, widths=(16,), learning_rate=0.01, epochs=4, minibatches=2, separate=True)
+    result = train(
+        algorithm, Relay(), "environments", steps=16_000, envs=16, seed=1, run_dir=tmp_path / "run",
+        checkpoint_every=0.2, eval_episodes=4, quiet=True,
+    )  # fmt: skip
+    assert killed
+    assert result.summary["eval_return_mean"] == pytest.approx(9 / 3)
 
 
 def test_a_pettingzoo_team_is_trained_on_the_host():

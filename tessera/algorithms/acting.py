@@ -62,6 +62,11 @@ class ActingAlgorithm(Algorithm):
         return self.core != "none"
 
     @property
+    def agents(self) -> int:
+        """Agents that it acts for; 0: one, without an axis of its own."""
+        return self.world.agents
+
+    @property
     def network(self) -> Any:
         """The network, as a Flax module."""
         return ActorCritic(self.world, self.widths, self.torso, None, self.activation, self.core, self.core_width)
@@ -75,7 +80,7 @@ class ActingAlgorithm(Algorithm):
     def memory(self, env_id: jax.Array) -> Memory:
         """Nothing earned and nothing remembered."""
         del env_id
-        carry, agents = self.network.empty(), self.world.agents
+        carry, agents = self.network.empty(), self.agents
         earned = jnp.zeros((agents,) if agents else (), jnp.result_type(float))
         return Memory(earned if self.normalise_rewards else (), carry, carry)
 
@@ -94,10 +99,14 @@ class ActingAlgorithm(Algorithm):
     def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Draw an action, and remember how likely it was."""
         distribution, memory = self.choose(view, memory, timestep)
-        action = distribution.sample(key)
+        action = self.draw(distribution, key)
         first = timestep.first if self.recurrent else ()
         alive = () if timestep.alive is None else timestep.alive
         return action, memory, Extras(distribution.log_prob(action), first=first, alive=alive)
+
+    def draw(self, distribution: Distribution, key: jax.Array) -> Any:
+        """An action, or one for each agent."""
+        return distribution.sample(key)
 
     def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the likeliest action."""

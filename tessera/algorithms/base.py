@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.checks import check_fields, settled
+from tessera.algorithms.checks import SET_BY_FRAMEWORK, check_fields, settled
 from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError
@@ -39,7 +39,7 @@ class Algorithm:
     default_envs: ClassVar[int] = 64
     """Environments where the user names no number; host environments take 16 at the most."""
 
-    spec: Spec | None = field(default=None, kw_only=True, repr=False)
+    spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """The world it is bound to; set by `bind`, not by users."""
 
     def bind(self, spec: Spec) -> Self:
@@ -53,6 +53,18 @@ class Algorithm:
             kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
             other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"
             raise TesseraError(f"{self.name} cannot play this world, which has {kind}: choose {other}")
+
+    @property
+    def apart(self) -> int:
+        """Agents with params of their own, so that each may be learned for by itself; 0: there is one, or they share.
+
+        Then params, and all that is remembered, have an axis of agents.
+        """
+        return 0
+
+    def only(self, agents: tuple[int, ...]) -> Self:
+        """Return the same for some of the agents alone: their params and actions, in worlds that all of them share."""
+        raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
 
     @property
     def world(self) -> Spec:

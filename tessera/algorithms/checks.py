@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, TypeVar
 
 from tessera.errors import TesseraError
 
 Number = TypeVar("Number", int, float)
+
+SET_BY_FRAMEWORK = {"set_by": "framework"}
+"""Metadata of fields that are no hyper-parameters."""
+
+
+def options_of(algorithm: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of an algorithm, or of a class of them, that users set."""
+    return [f for f in dataclasses.fields(algorithm) if f.metadata.get("set_by") != "framework"]
 
 
 def settled(value: Number | None) -> Number:

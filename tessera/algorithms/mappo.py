@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from tessera.algorithms.base import Transition
+from tessera.algorithms.base import Feedback, Transition, View
+from tessera.algorithms.checks import SET_BY_FRAMEWORK
 from tessera.algorithms.ppo import PPO
-from tessera.algorithms.rows import Played
+from tessera.algorithms.rows import Batch, Memory, Played, Summary
 from tessera.envs.base import Box, Spec
+from tessera.maths.distributions import Distribution
 from tessera.networks import TeamActorCritic
+from tessera.stores.base import Experience
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,22 @@ class MAPPO(PPO):
     """Give every agent params of its own; by default all share the same, and are told which one they are."""
     central: bool = True
     """Value what all agents see together; without, each agent what it sees itself (independent PPO)."""
+    own: tuple[int, ...] | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """Agents that it acts and learns for, as replicas share them out; None: all."""
+
+    @property
+    def apart(self) -> int:
+        """Agents with params of their own."""
+        return self.world.agents if self.separate else 0
+
+    def only(self, agents: tuple[int, ...]) -> Self:
+        """Return the same for some agents; what all agents share, such as moments, is shared all the same."""
+        return replace(self, own=agents)
+
+    @property
+    def agents(self) -> int:
+        """Agents that it acts for."""
+        return self.world.agents if self.own is None else len(self.own)
 
     def chosen(self, spec: Spec) -> dict[str, Any]:
         """Unrolls of several episodes, many epochs of few minibatches, and scaled rewards, as in the paper."""
@@ -49,7 +69,36 @@ class MAPPO(PPO):
     def network(self) -> Any:
         """The networks of all agents."""
         shape = (self.widths, self.activation, self.core, self.core_width)
-        return TeamActorCritic(self.world, *shape, self.separate, self.central)
+        return TeamActorCritic(self.world, *shape, self.separate, self.central, self.own)
+
+    def draw(self, distribution: Distribution, key: jax.Array) -> Any:
+        """An action for each agent; those who learn apart have random numbers of their own."""
+        if not self.separate:
+            return super().draw(distribution, key)
+        keys = jax.random.split(key, self.world.agents)
+        return jax.vmap(lambda one, k: one.sample(k))(distribution, self._mine(keys, 0))
+
+    def _mine(self, x: Any, axis: int) -> Any:
+        """What belongs to the agents that this is for."""
+        return x if self.own is None else x[(slice(None),) * axis + (np.asarray(self.own),)]
+
+    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
+        """Keep rewards and marks of its agents, and what everybody saw."""
+        extras, alive = trajectory.extras, trajectory.alive
+        if alive is not None:
+            alive, extras = self._mine(alive, 1), extras._replace(alive=self._mine(extras.alive, 1))
+        reward = self._mine(trajectory.reward, 1)
+        return super().digest(view, memory, trajectory._replace(reward=reward, alive=alive, extras=extras))
+
+    def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:
+        """Moments of what its agents saw and earned."""
+        return super().summarise(rows._replace(observation=self._mine(rows.observation, 2)), advantage)
+
+    def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
+        """Gradient of the mean over all agents, for the params of its own."""
+        gradients, feedback = super().gradient(view, batch, summary, key)
+        share = self.agents / self.world.agents
+        return jax.tree.map(lambda g: g * share, gradients), feedback
 
     def usable(self, rows: Transition) -> Transition:
         """Marks and ends for each agent: one that drops out ends its episode by itself, and is not there after."""

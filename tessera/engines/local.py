@@ -24,6 +24,7 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
+from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
 from tessera.program.exchange import shards_of
 from tessera.program.initial import initial_shapes
@@ -246,7 +247,8 @@ class LocalEngine:
         parts = {}
         for k, arrays in found.items():
             job = self.jobs[k]
-            like = {**self.shapes, **initial_shapes(self.training, self.plan, job.fragment, job.number)}
+            mine = own_training(self.training, self.plan, job.fragment, job.number)
+            like = {**self.shapes, **initial_shapes(mine, self.plan, job.fragment, job.number)}
             for c, channel in enumerate(self.plan.channels):
                 name = FLIGHT + channel.slot
                 if (c, job.number) in self.wiring.wires and channel.source == job.fragment:

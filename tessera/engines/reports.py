@@ -55,12 +55,13 @@ def collect_reports(plan: Plan, told: dict[tuple[int, int], list[Told]], count: 
         for told_by in told.values()
         if (rows := [t for t in told_by if "report_apply" in t])
     ]
+    server = plan.fragments[plan.home("apply")]
     merged = merge_metrics([p for p, _ in learned], [w for _, w in learned], count)
     return Reports(
         merge_tallies(env, count),
         merged.mean,
         merged.broken_at,
-        _merge_guards(guards, plan.fragments[plan.home("apply")].sharded) if guards else Guard(*[np.zeros((0, 0))] * 3),
+        _merge_guards(guards, server.sharded or bool(server.agents)) if guards else Guard(*[np.zeros((0, 0))] * 3),
         merged.lag_mean,
         merged.lag_max,
     )
@@ -110,7 +111,7 @@ def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learn
 
 
 def _merge_guards(guards: list[Guard], sharded: bool) -> Guard:
-    """Join the guards of servers' shards, or of peers with params of their own; a number not finite stays so."""
+    """Join the guards of servers' shards (agents are such), or of peers; a number not finite stays so."""
     if len(guards) == 1:
         return guards[0]
     rows = min(len(g.params) for g in guards)

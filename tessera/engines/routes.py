@@ -16,6 +16,9 @@ from tessera.program.nodes import SLOTS
 from tessera.program.parts import joined
 from tessera.program.training import acting, published
 
+BY_GROUPS = ("reshard", "agents")
+"""Routes on which each receiver gets the groups that it holds; from all who act for its agents, on the second."""
+
 
 @dataclass(frozen=True)
 class Route:
@@ -55,7 +58,7 @@ class Route:
 
     def linked(self, p: int, q: int) -> bool:
         """Whether sender `p` has anything for receiver `q`."""
-        if self.channel.route == "reshard":
+        if self.channel.route in BY_GROUPS:
             return bool(self.shared(p, q))
         return p == q % self.sources if self.channel.route == "copy" else True
 
@@ -92,7 +95,7 @@ class Route:
         """What of sender `p`'s value is for receiver `q`."""
         if self.channel.route == "scatter":
             return self._shard(value, q)
-        if self.channel.route != "reshard":
+        if self.channel.route not in BY_GROUPS:
             return value
         mine = self.shared(p, q)
         if len(mine) == len(self.made(p)):
@@ -110,6 +113,8 @@ class Route:
         match self.channel.route:
             case "reshard" | "gather":
                 return self.join(values)
+            case "agents":
+                return joined(values, SLOTS[self.channel.slot].axis + 2)
             case "mean" | "scatter":
                 return weighted_mean(values, [len(self.made(p)) for p in sorted(parts)])
             case "sum":

@@ -19,6 +19,7 @@ from tessera.envs.base import Environment
 from tessera.errors import RunFailed
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
+from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
 from tessera.program.nodes import Node, Repeat
 from tessera.program.shapes import slot_shapes
@@ -41,15 +42,14 @@ class SerialEngine:
             for lane, (_, readers) in r.lanes().items()
         }
         self.vectors = {k: MemoryVector() for k, c in enumerate(plan.channels) if c.kind == "shared"}
-        programs = [make_programs(self.training, plan, i) for i in range(len(plan.fragments))]
-        self.replicas = [
-            Replica(
-                plan, self.training, programs[i], self.routes, i, r, seed, horizon,
-                lambda k, lane: self.links[k, lane], self.vectors.__getitem__,
-            )
-            for i in range(len(plan.fragments))
-            for r in range(plan.fragments[i].replicas)
-        ]  # fmt: skip
+        self.replicas: list[Replica] = []
+        for i, placed in enumerate(plan.fragments):
+            for r in range(placed.replicas):
+                mine = own_training(self.training, plan, i, r)
+                if r == 0 or placed.agents:
+                    programs = make_programs(mine, plan, i)
+                ends = (lambda k, lane: self.links[k, lane], self.vectors.__getitem__)
+                self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
             replica.timeline = Timeline(trace, place, replica.title)

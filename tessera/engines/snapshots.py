@@ -15,6 +15,7 @@ from tessera.engines.replica import Replica
 from tessera.engines.routes import Route
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
+from tessera.program.agents import cut_agents, join_agents, own_training
 from tessera.program.compile import partition
 from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
@@ -37,7 +38,7 @@ FLIGHT = "in_flight_"
 def persistent(plan: Plan, training: Training, fragment: int, number: int, slots: Slots) -> list[str]:
     """Slots of one replica that a snapshot needs."""
     placed = plan.fragments[fragment]
-    first = number == 0 or bool(plan.exchange) or placed.sharded
+    first = number == 0 or bool(plan.exchange) or placed.sharded or bool(placed.agents)
     hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
     names = []
     for slot in slots:
@@ -56,11 +57,15 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
     """Join the replicas' slots: groups over replicas, shards to whole params, copies once."""
     out: Slots = {}
     ordered = [parts[key] for key in sorted(parts)]
+    teams = [i for i, placed in enumerate(plan.fragments) if placed.agents]
+    whole = {s: x for i in teams for s, x in initial_shapes(training, plan, i, 0).items()}
     for slot, known in SLOTS.items():
         values = [p[slot] for p in ordered if slot in p]
         if not values:
             continue
-        if slot == "state" and plan.fragments[plan.home("apply")].sharded:
+        if slot in whole:
+            out[slot] = join_agents([p[slot] for (i, _), p in sorted(parts.items()) if i in teams], whole[slot])
+        elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
         else:
             out[slot] = joined(values, known.axis) if known.layout == "groups" else values[0]
@@ -85,13 +90,15 @@ def with_shared(plan: Plan, snapshot: Slots, vector: Vector) -> Slots:
 def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, number: int, snapshot: Slots) -> Slots:
     """One replica's share of a snapshot, on the host."""
     placed = plan.fragments[fragment]
-    mine = initial_shapes(training, plan, fragment, number)
+    mine = initial_shapes(own_training(training, plan, fragment, number), plan, fragment, number)
     later = {"env_state", "timesteps", "episode"} if "env" in placed.operators else set()
     later |= {"timesteps"} if "act" in placed.operators else set()
     out: Slots = {}
     for slot in [s for s in snapshot if s in SLOTS and (s in mine or s in later)]:
         value, known = snapshot[slot], SLOTS[slot]
-        if slot == "state" and plan.exchange and number:
+        if placed.agents and slot in mine:
+            value = cut_agents(value, mine[slot], number)
+        elif slot == "state" and plan.exchange and number:
             value = snapshot["peers"][number - 1]
         elif slot == "state" and placed.sharded:
             value = _shards(plan, training).split(value, number, mine["state"])

@@ -25,6 +25,7 @@ from tessera.engines.routes import make_routes
 from tessera.engines.snapshots import FLIGHT, give, persistent
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import HostEnvironment
+from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
 from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
 from tessera.program.shapes import slot_shapes
@@ -51,7 +52,7 @@ class Worker:
         self.arena = Arena.attach(*job.arena)
         self.bell = Bell(self.arena, job.wiring.bells, job.wiring.processes + 1, job.place)
         self.control = Control(self.arena, job.wiring, job.place)
-        training = make_training(job.plan, job.algorithm, job.env)
+        training = own_training(make_training(job.plan, job.algorithm, job.env), job.plan, job.fragment, job.number)
         routes = make_routes(job.plan, job.algorithm)
         link, vector = make_ends(job.plan, job.wiring, self.arena, self.bell)
         programs = make_programs(training, job.plan, job.fragment)

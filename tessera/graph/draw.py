@@ -87,6 +87,8 @@ def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
     processes = str(f.replicas) if plan.engine != "serial" else "this one"
     cores = f"{f.cores[0]} each" if f.cores else "shared"
     groups = " ".join(str(len(g)) for g in f.held(f.operators[0])) if f.operators != ("apply",) else "-"
+    if f.agents:
+        groups = f"all, for {len(f.agents[0])} of {sum(map(len, f.agents))} agents"
     return f.title, str(f.asked or f.replicas), processes, cores, str(f.threads), f"{f.devices} {f.platform}", groups
 
 

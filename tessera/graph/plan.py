@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +27,8 @@ class Needs:
     """Rows per draw of a replay; None for a queue."""
     priorities: bool
     absorbs: bool
+    agents: int = 0
+    """Agents that have params of their own; 0: there is one, or they share."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Placement:
     """Threads that the compiled programs of one replica use."""
     asked: int = 0
     """Replicas that the policy asked for, where several share a process and were batched."""
+    agents: tuple[tuple[int, ...], ...] = ()
+    """Which agents each replica acts and learns for, in all groups; () if for all of them, in its groups."""
 
     @property
     def title(self) -> str:
@@ -191,6 +195,7 @@ def make_plan(
         raise TesseraError(f"--envs {envs}: at least one environment is needed")
     if engine is not None and engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
+    policy = _settled(policy, needs)
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
     devices = [f.devices if f.devices != ALL_DEVICES else _usable(available, envs) for f in policy.fragments]
     for fragment, count in zip(policy.fragments, devices, strict=True):
@@ -204,7 +209,8 @@ def make_plan(
     lag = 0 if params.mode == "async" else lag
     threads = _threads(policy)
     fragments = tuple(
-        _place(policy, f, d, platform, total, learned, threads) for f, d in zip(policy.fragments, devices, strict=True)
+        _place(policy, f, d, platform, total, learned, threads, needs.agents)
+        for f, d in zip(policy.fragments, devices, strict=True)
     )
     for f in fragments:
         if f.devices > 1 and any(len(g) % f.devices for g in f.groups):
@@ -245,16 +251,36 @@ def _check_wait(policy: Policy, devices: list[int]) -> None:
 
 
 def _place(
-    policy: Policy, f: Fragment, devices: int, platform: str, groups: int, learned: int, threads: int
+    policy: Policy, f: Fragment, devices: int, platform: str, groups: int, learned: int, threads: int, agents: int
 ) -> Placement:
     batches: tuple[tuple[int, ...], ...] = ()
+    held = (tuple(range(groups)),) * f.runs if f.by == "agents" else deal(groups, f.runs)
     if policy.cut("experience").route == "gather" and "store" in f.names:
         batches = (tuple(range(groups)),) * f.runs
     elif learned != groups:
         batches = deal(learned, f.runs)
     own = (f.cores,) * f.runs if f.cores else ()
     asked = f.replicas if f.runs != f.replicas else 0
-    return Placement(f.names, f.runs, devices, platform, deal(groups, f.runs), batches, own, f.cores or threads, asked)
+    cores = f.cores or threads
+    dealt = deal(agents, f.runs) if f.by == "agents" else ()
+    return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, dealt)
+
+
+def _settled(policy: Policy, needs: Needs) -> Policy:
+    """The policy with replicas counted: what is shared out by agents has something to share only if there are any."""
+    fragments = []
+    for f in policy.fragments:
+        if f.by == "agents" and not needs.agents:
+            f = replace(f, by="groups", replicas=f.replicas or 1)
+        elif f.by == "agents":
+            f = replace(f, replicas=f.replicas or needs.agents)
+            if needs.agents % f.runs:
+                raise TesseraError(
+                    f"fragment {f.title} cannot deal {needs.agents} agents evenly to {f.runs} replicas: use a number "
+                    "that divides them"
+                )
+        fragments.append(f)
+    return replace(policy, fragments=tuple(fragments))
 
 
 def _threads(policy: Policy) -> int:
@@ -279,7 +305,8 @@ def _usable(available: int, envs: int) -> int:
 
 def _groups(policy: Policy, envs: int, asked: int | None, devices: list[int], batch: int | None) -> tuple[int, int]:
     """How many groups, and how many of them an update learns from: as asked, or the largest count near the default."""
-    units = max(f.runs * d for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",))
+    sharing = [(f, d) for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)]
+    units = max(f.runs * d if f.by == "groups" else d for f, d in sharing)
     waited, actors = 1, 1
     if policy.cut("experience").mode == "first":
         waited, actors = policy.cut("experience").first, policy.replicas("act")
@@ -328,6 +355,8 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
     shards = policy.fragments[policy.home("apply")]
     if shards.names == ("apply",) and shards.runs > 1:
         found = {"gradients": "scatter", "params": "join"}.get(stream.name, found)
+    if stream.name == "actions" and policy.fragments[source].by == "agents":
+        found = "agents"
     rate = stream.rate if cut.every == 1 else f"every {cut.every} updates"
     trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
     bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
@@ -355,10 +384,10 @@ def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
     if stream.name == "summary":  # peers that do not wait for each other keep theirs to themselves
         loose = policy.cut("gradients").mode == "async" and policy.cut("params").lag != 0
         return not (solo or alone or loose)
-    if stream.name == "gradients":
-        return not alone
+    if stream.name == "gradients":  # each agent's params are its own
+        return not alone and server.by == "groups"
     if stream.name == "norm":  # a gradient that is applied by itself brings its norm
-        return server.names == ("apply",) and not solo
+        return (server.names == ("apply",) or server.by == "agents") and not solo
     if stream.name == "updates":
         return "updates" in policy.cuts
     if stream.slot == "acting":  # a fragment with both receives params once, and act reads grad's

@@ -11,10 +11,13 @@ from tessera.graph.streams import STREAM_NAMES
 
 ALL_DEVICES = 0
 """For `Fragment.devices`: every device of this machine."""
+EACH_AGENT = 0
+"""For `Fragment.replicas` of what is shared out by agents: one for each agent that has params of its own."""
 
 MODES = ("sync", "first", "async")
 ROUTES = ("", "local", "gather", "mean", "shared")
 CODECS = ("", "threshold")
+SHARED_OUT = ("groups", "agents")
 
 MAY_BE_ASYNC = ("experience", "samples", "priorities", "gradients", "params")
 """Streams that need not be waited for; the others are one step's dialogue, or do not leave a replica."""
@@ -34,6 +37,9 @@ class Fragment:
     """Processor cores that each replica gets for itself; None: it shares all cores with the others."""
     processes: int | None = None
     """In how many processes its replicas run; replicas that share one are batched. None: one each."""
+    by: str = "groups"
+    """What replicas share out: groups of environments, or agents, where each has params of its own. Then every replica
+    acts and learns in all environments, for its agents; where agents share params it is groups all the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,6 +119,16 @@ class Policy:
         self._check_together()
 
     def _check_fragment(self, fragment: Fragment) -> None:
+        if fragment.by not in SHARED_OUT:
+            raise unknown_name(f"way to share out in policy {self.name!r}:", fragment.by, SHARED_OUT)
+        agents = fragment.by == "agents"
+        if agents and fragment.names != ("act", "store", "grad", "apply"):
+            raise TesseraError(
+                f"policy {self.name!r}: fragment {fragment.title} is shared out by agents, who act and learn: "
+                "its operators must be act, store, grad and apply"
+            )
+        if agents and fragment.replicas == EACH_AGENT:
+            return
         if fragment.replicas < 1 or fragment.devices < 0:
             raise TesseraError(
                 f"policy {self.name!r}: fragment {fragment.title} asks for {fragment.replicas} replicas on "

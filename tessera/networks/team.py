@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tessera.envs.base import Spec
 from tessera.networks.heads import ActorCritic
@@ -29,6 +30,13 @@ class TeamActorCritic:
     """Whether every agent has params of its own; else all have the same."""
     central: bool = True
     """Whether values are of what all agents see together; else of what the agent sees itself."""
+    own: tuple[int, ...] | None = None
+    """Agents that it is for, who have params of their own; None: all. Observations are of all of them either way."""
+
+    @property
+    def agents(self) -> tuple[int, ...]:
+        """Agents that it acts for and values."""
+        return tuple(range(self.spec.agents)) if self.own is None else self.own
 
     @property
     def _one(self) -> ActorCritic:
@@ -45,18 +53,23 @@ class TeamActorCritic:
         names = jnp.broadcast_to(jnp.eye(self.spec.agents, dtype=own.dtype), (*batch, *(self.spec.agents,) * 2))
         everyone = own.reshape(*batch, 1, -1)
         seen = jnp.broadcast_to(everyone, (*batch, self.spec.agents, everyone.shape[-1])) if self.central else own
-        return jnp.concatenate([own, names], -1), jnp.concatenate([seen, names], -1)
+        policy, value = jnp.concatenate([own, names], -1), jnp.concatenate([seen, names], -1)
+        if self.own is None:
+            return policy, value
+        mine = np.asarray(self.own)
+        return policy[..., mine, :], value[..., mine, :]
 
     def empty(self) -> Any:
         """What is remembered of nothing, for one environment."""
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.spec.agents, *x.shape)), self._one.empty())
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.agents), *x.shape)), self._one.empty())
 
     def init(self, key: jax.Array, observation: jax.Array, carry: Any = (), first: Any = None) -> Any:
         """Make the params; with `separate`, those of all agents on a leading axis."""
         one, arguments = self._one, (self._inputs(observation), carry, self._each(first))
         if not self.separate:
             return one.init(key, *arguments)
-        return jax.vmap(one.init, (0, *_axes(arguments)))(jax.random.split(key, self.spec.agents), *arguments)
+        keys = jax.random.split(key, self.spec.agents)[np.asarray(self.agents)]
+        return jax.vmap(one.init, (0, *_axes(arguments)))(keys, *arguments)
 
     def apply(
         self,
@@ -85,7 +98,7 @@ class TeamActorCritic:
         """Whether an episode begins, for each agent: for all of them at once."""
         if self.core == "none":
             return None
-        return jnp.broadcast_to(first[..., None], (*first.shape, self.spec.agents))
+        return jnp.broadcast_to(first[..., None], (*first.shape, len(self.agents)))
 
 
 def _axes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

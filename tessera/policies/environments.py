@@ -1,13 +1,16 @@
 """Environments apart from agents: the shape for worlds that several agents share."""
 
-from tessera.graph.policy import Fragment, Policy
+from tessera.graph.policy import EACH_AGENT, Fragment, Policy
 
 
-def policy(workers: int = 2, agents: int = 1) -> Policy:
-    """`workers` replicas step environments; each of `agents` replicas acts and learns."""
+def policy(workers: int = 2, agents: int = EACH_AGENT) -> Policy:
+    """`workers` replicas step environments; each of `agents` replicas acts and learns.
+
+    Where agents have params of their own there is one for each agent by default, which acts and learns for it alone.
+    """
     return Policy(
         name="environments",
-        fragments=(Fragment("env", replicas=workers), Fragment("act store grad apply", replicas=agents)),
+        fragments=(Fragment("env", workers), Fragment("act store grad apply", agents, by="agents")),
         summary="environment workers on one side, agents on the other",
         mirrors="MSRL DP-Environments",
     )

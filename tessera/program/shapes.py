@@ -58,7 +58,7 @@ def _stacked(x: Any, count: int, axis: int) -> Any:
 
 
 def resized(tree: Any, axis: int, size: int) -> Any:
-    """The same with another number of groups."""
+    """The same with another number of groups, or of what else is on that axis."""
 
     def leaf(x: Any) -> Any:
         return jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
@@ -66,8 +66,10 @@ def resized(tree: Any, axis: int, size: int) -> Any:
     return jax.tree.map(leaf, tree)
 
 
-def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Shards | None) -> Any:
-    """What one sender, which holds `groups` groups, sends of a slot."""
+def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Shards | None, agents: int = 0) -> Any:
+    """What one sender, which holds `groups` groups, sends of a slot; `agents`: for how many, if not for all."""
+    if agents:
+        return resized(message_shape(plan, shapes, slot, groups, shards), SLOTS[slot].axis + 2, agents)
     if slot == "experience":
         return resized(shapes.get("experience_all", shapes["experience"]), 0, groups)
     if slot == "summary":

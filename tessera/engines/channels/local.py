@@ -70,7 +70,8 @@ def lay_out(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards | No
             continue
         for lane, (p, numbers) in route.lanes().items():
             readers = tuple(place_of(plan, channel.target, q) for q in numbers)
-            like = message_shape(plan, shapes, channel.slot, route.carried(lane), shards)
+            agents = len(plan.fragments[channel.source].agents[p]) if channel.route == "agents" else 0
+            like = message_shape(plan, shapes, channel.slot, route.carried(lane), shards, agents)
             # one more than may be under way, so that who starts again finds the last one that was taken
             slots = max(2, channel.capacity + channel.lag + 1)
             offset = allocator.take(Ring.nbytes(Layout.of(jax.tree.leaves(like)), slots, len(readers)))

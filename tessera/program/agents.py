@@ -1,0 +1,49 @@
+"""Agents with params of their own, shared out to replicas: each has the same program, for its agents alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.graph.plan import Plan
+from tessera.program.training import Training
+
+
+def own_training(training: Training, plan: Plan, fragment: int, number: int) -> Training:
+    """What one replica runs: the training itself, or that of its agents."""
+    agents = plan.fragments[fragment].agents
+    return replace(training, algorithm=training.algorithm.only(agents[number])) if agents else training
+
+
+def join_agents(values: list[Any], like: Any) -> Any:
+    """Put together what each replica has of its agents; `like` has all of them, and what has the same shape is common.
+
+    Replicas have equally many agents, in order.
+    """
+
+    def leaf(whole: Any, *parts: Any) -> Any:
+        axis = _axis(whole, parts[0])
+        return parts[0] if axis is None else np.concatenate([np.asarray(p) for p in parts], axis)
+
+    return jax.tree.map(leaf, like, *values)
+
+
+def cut_agents(value: Any, like: Any, number: int) -> Any:
+    """What replica `number` has of a value; `like` is such a part."""
+
+    def leaf(part: Any, whole: Any) -> Any:
+        axis = _axis(whole, part)
+        if axis is None:
+            return whole
+        size = part.shape[axis]
+        return whole[(slice(None),) * axis + (slice(number * size, (number + 1) * size),)]
+
+    return jax.tree.map(leaf, like, value)
+
+
+def _axis(whole: Any, part: Any) -> int | None:
+    """The axis on which a part is shorter than the whole."""
+    return next((k for k, (a, b) in enumerate(zip(whole.shape, part.shape, strict=True)) if a != b), None)
