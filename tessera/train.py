@@ -92,7 +92,7 @@ def prepare_plan(
     platform = available[0].platform
     places = {"platform": platform, "available": len(available)}
     plan = make_plan(chosen, needs, count, groups=groups, reason=reason, engine=engine, **places)
-    return bound, made, plan
+    return replace(bound, envs=count), made, plan
 
 
 def train(

@@ -41,6 +41,8 @@ class Algorithm:
 
     spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """The world it is bound to; set by `bind`, not by users."""
+    envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """Environments of the whole run, for what differs from one to the next; set by the framework."""
 
     def bind(self, spec: Spec) -> Self:
         """Return this algorithm for one kind of world, with every field left to choose chosen."""

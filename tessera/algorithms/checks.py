@@ -34,7 +34,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "core_width": (1, math.inf),
     **dict.fromkeys(("value_coefficient", "entropy_coefficient"), (0, math.inf)),
     **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
-    **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent"), (0, 1)),
+    **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent", "importance_end"), (0, 1)),
+    **dict.fromkeys(("polyak", "ladder_base"), (0, 1)),
+    **dict.fromkeys(("outliers", "ladder_exponent"), (0, math.inf)),
 }
 """Field -> what it may be, in any algorithm that has a field of this name."""
 

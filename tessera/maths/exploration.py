@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 
-def linear(progress: jax.Array | float, start: float, end: float, fraction: float = 1.0) -> jax.Array:
+def linear(progress: jax.Array | float, start: float, end: float | jax.Array, fraction: float = 1.0) -> jax.Array:
     """Go straight from `start` to `end` during the first `fraction` of a run, and stay there.
 
     Args:
@@ -33,3 +33,12 @@ def epsilon_greedy(key: jax.Array, q_values: jax.Array, epsilon: jax.Array | flo
 def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float = 7.0) -> jax.Array:
     """Ape-X's fixed rate for the actor `index` of `n`: base^(1 + alpha * index / (n - 1)) (Horgan et al., 2018)."""
     return jnp.asarray(base) ** (1.0 + alpha * jnp.asarray(index) / max(n - 1, 1))
+
+
+def mixed_epsilon(index: jax.Array | int) -> jax.Array:
+    """Final rate of the actor `index`: 0.1, 0.01 or 0.5 with probabilities 0.4, 0.3 and 0.3 (Mnih et al., 2016).
+
+    It is drawn once and for all by the number alone, so that it does not depend on who runs the actor.
+    """
+    uniform = jax.random.uniform(jax.random.fold_in(jax.random.key(0), index))
+    return jnp.where(uniform < 0.4, 0.1, jnp.where(uniform < 0.7, 0.01, 0.5)).astype(jnp.result_type(float))

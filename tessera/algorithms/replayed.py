@@ -1,0 +1,198 @@
+"""What algorithms have in common that learn from a replay: windows of n steps, priorities, a target network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.base import Algorithm, Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.windows import Drawn, Memory, Row, windows
+from tessera.errors import TesseraError, unknown_name
+from tessera.maths.exploration import linear
+from tessera.maths.outliers import is_outlier, with_loss
+from tessera.maths.statistics import no_moments
+from tessera.stores.base import Experience, Sample
+from tessera.stores.replay import Replay
+
+OPTIMISERS = {
+    "adam": optax.scale_by_adam,
+    "rmsprop": lambda: optax.scale_by_stddev(decay=0.95, eps=0.01),  # centred, as Mnih et al. (2015)
+    "adagrad": optax.scale_by_rss,
+}
+
+
+@dataclass(frozen=True)
+class ReplayAlgorithm(Algorithm):
+    """Fields and functions common to DQN and DPG. An algorithm adds its networks, `errors` and `slope`."""
+
+    unroll: int = 4
+    """Steps that each environment plays between updates."""
+    draws: int = 4
+    """Batches drawn, and gradients applied, per update."""
+    batch: int = 128
+    """Rows per draw, over all environments."""
+    capacity: int = 100_000
+    """Rows that the replay holds, over all environments."""
+    warmup: int = 32
+    """Unrolls played before learning starts."""
+    learning_rate: float = 1e-3
+    """Step size at the beginning."""
+    anneal: bool = True
+    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
+    optimiser: str = "adam"
+    """How steps are scaled: adam, rmsprop (centred) or adagrad."""
+    gamma: float = 0.99
+    """Discount per step."""
+    n_step: int = 1
+    """Steps that a reward sum looks ahead before the bootstrap."""
+    target_period: int = 50
+    """Gradients between copies of the params to the target network."""
+    polyak: float = 0.0
+    """Instead of copies: by how much of the difference the target follows the params at each gradient; 0: by copies."""
+    prioritised: bool = False
+    """Draw rows in proportion to their last error (Schaul et al., 2016)."""
+    priority_exponent: float = 0.6
+    """How much priorities matter: 0 not at all, 1 in full proportion."""
+    importance_exponent: float = 0.4
+    """How much importance weights correct for priorities at the beginning."""
+    importance_end: float = 1.0
+    """How much they correct at the end; in between it goes straight."""
+    actor_priorities: bool = False
+    """Let actors compute the first priorities of what they send (Ape-X); else new rows get the largest so far."""
+    outliers: float = 0.0
+    """Drop gradients whose loss lies above its running mean by so many deviations (Gorila); 0: none are dropped."""
+    max_gradient_norm: float = 10.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    torso: str = "auto"
+    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    widths: tuple[int, ...] | None = (64, 64)
+    """Widths of the fully connected layers."""
+
+    def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """By how much values are above what they should be, for each row."""
+        raise NotImplementedError
+
+    def slope(
+        self, view: View, rows: Row, scale: Any, key: jax.Array
+    ) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array]]:
+        """Gradient of the loss, each row counted by `scale`: (gradients, (metrics, errors))."""
+        raise NotImplementedError
+
+    def row_loss(self, error: jax.Array) -> jax.Array:
+        """What an error costs."""
+        return 0.5 * jnp.square(error)
+
+    def check(self) -> None:
+        """Refuse a replay that does not hold a draw, and what is not known by its name."""
+        super().check()
+        if self.optimiser not in OPTIMISERS:
+            raise unknown_name("optimiser", self.optimiser, OPTIMISERS)
+        if self.capacity < self.batch:
+            raise TesseraError(f"--capacity {self.capacity} is below --batch {self.batch}: a replay must hold a draw")
+
+    @property
+    def schedule(self) -> Schedule:
+        """Unroll, then several draws."""
+        return Schedule(self.unroll, draws=self.draws, warmup=max(self.warmup, -(-self.n_step // self.unroll)))
+
+    @property
+    def store(self) -> Replay:
+        """A replay of n-step windows."""
+        return Replay(self.capacity, self.batch, prioritised=self.prioritised, alpha=self.priority_exponent)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """How steps are scaled."""
+        return OPTIMISERS[self.optimiser]()
+
+    @property
+    def absorbs(self) -> bool:
+        """The running mean of losses is kept only to judge outliers by."""
+        return self.outliers > 0
+
+    def rate(self, clock: Clock) -> Any:
+        """Learning rate now."""
+        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
+
+    def start(self, params: Any) -> State:
+        """Begin with the target equal to the params."""
+        usual = no_moments((), jnp.result_type(float)) if self.outliers else ()
+        return super().start(params)._replace(target=params, statistics=usual)
+
+    def memory(self, env_id: jax.Array) -> Memory:
+        """The last n - 1 transitions: none at first."""
+        del env_id
+        if self.n_step == 1:
+            return Memory()
+        w, n = self.world, self.n_step - 1
+        observation = jnp.zeros((n, *w.observation_shape), w.observation_dtype)
+        flag = jnp.zeros(n, bool)
+        reward = jnp.zeros(n, jnp.result_type(float))
+        none = jnp.zeros(n, jnp.int32)
+        return Memory(Transition(observation, self.no_action(n), (), reward, flag, flag, observation, flag, none))
+
+    def no_action(self, n: int) -> jax.Array:
+        """Actions that were never taken, [n, ...]."""
+        return jnp.zeros(n, jnp.int32)
+
+    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
+        """Windows of n steps: those that the last unroll began and this one completes, and so on."""
+        if self.n_step > 1:
+            valid = trajectory.valid
+            valid = jnp.ones(trajectory.reward.shape, bool) if valid is None else valid
+            whole = trajectory._replace(valid=valid, extras=())
+            trajectory = jax.tree.map(lambda *x: jnp.concatenate(x), memory.window, whole)
+            memory = memory._replace(window=jax.tree.map(lambda x: x[1 - self.n_step :], trajectory))
+        row = windows(trajectory, self.gamma, self.n_step)
+        begin = row.reward.shape[0]
+        priority = None
+        if self.prioritised and self.actor_priorities:  # actors have no target network: the params are their own
+            priority = self.priority(self.errors(view.params, view.params, row, jax.random.key(0)))
+        valid = None if trajectory.valid is None else trajectory.valid[:begin]
+        return Experience(row, valid, priority, version=trajectory.version[:begin]), memory
+
+    def priority(self, error: jax.Array) -> jax.Array:
+        """What a row's error counts for in draws."""
+        return jnp.abs(error) + 1e-3
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Any, Drawn]:
+        """Importance weights, to be scaled by the largest of all groups; the loss, where outliers are dropped."""
+        told, weight = Drawn(), None
+        if sample.weight is not None:
+            weight = sample.weight ** linear(view.clock.progress, self.importance_exponent, self.importance_end)
+            told = told._replace(weight=weight.max())
+        if self.outliers:
+            error = self.errors(view.params, view.target, sample.rows, jax.random.key(0))
+            told = told._replace(loss=self.row_loss(error).mean())
+        return (sample.rows, weight), told
+
+    def gradient(self, view: View, batch: Any, summary: Drawn, key: jax.Array) -> tuple[Any, Feedback]:
+        """Gradient of the loss of temporal-difference errors; none at all if the loss is an outlier."""
+        rows, weight = batch
+        scale = 1.0 if weight is None else weight / summary.weight.max()
+        gradients, (metrics, error) = self.slope(view, rows, scale, key)
+        if self.outliers:
+            odd = is_outlier(view.statistics, summary.loss.mean(), self.outliers)
+            gradients = jax.tree.map(lambda g: jnp.where(odd, 0, g), gradients)
+            metrics["dropped"] = odd.astype(error.dtype)
+        return gradients, Feedback(metrics, self.priority(error) if self.prioritised else None)
+
+    def absorb(self, state: State, summary: Drawn) -> State:
+        """Fold a draw's loss into the running mean."""
+        return state._replace(statistics=with_loss(state.statistics, summary.loss.mean()))
+
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Step, unless the gradient was dropped, and let the target follow."""
+        stepped = super().apply(state, gradients, norm)
+        if self.outliers:  # a gradient that is all zeros was dropped: not even moments move
+            stepped = jax.tree.map(lambda new, old: jnp.where(norm > 0, new, old), stepped, state)
+        if self.polyak:
+            follow = jax.tree.map(lambda t, p: t + self.polyak * (p - t), state.target, stepped.params)
+        else:
+            copy = (state.clock.applies + 1) % self.target_period == 0
+            follow = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, stepped.params)
+        return stepped._replace(target=follow)
