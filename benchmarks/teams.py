@@ -2,8 +2,8 @@
 
     python benchmarks/teams.py
 
-Both sides have the same settings, the same number of environments and steps, and greedy episodes at the end. The two
-are the same game written twice, so their returns differ by chance alone: by how much is what seeds are for.
+Both sides have the same settings, the same number of environments and steps, no lag, and greedy episodes at the end.
+The two are the same game written twice, so their returns differ by chance alone: by how much is what seeds are for.
 """
 
 import argparse
@@ -26,7 +26,15 @@ def main() -> None:
     for seed in range(1, options.seeds + 1):
         for side, env in SIDES.items():
             result = train(
-                MAPPO(), env, "fused", steps=options.steps, seed=seed, envs=ENVS, eval_episodes=EPISODES, quiet=True
+                MAPPO(),
+                env,
+                "fused",
+                steps=options.steps,
+                seed=seed,
+                envs=ENVS,
+                lag=0,
+                eval_episodes=EPISODES,
+                quiet=True,
             )
             told = result.summary
             found[side].append(told["eval_return_mean"])

@@ -11,10 +11,12 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "A2C": "tessera.algorithms.a2c",
+    "DPG": "tessera.algorithms.dpg",
     "DQN": "tessera.algorithms.dqn",
     "IMPALA": "tessera.algorithms.impala",
     "MAPPO": "tessera.algorithms.mappo",
     "PPO": "tessera.algorithms.ppo",
+    "QLearning": "tessera.algorithms.q_learning",
     "Algorithm": "tessera.algorithms.base",
     "Clock": "tessera.algorithms.base",
     "Feedback": "tessera.algorithms.base",

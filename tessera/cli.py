@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from tessera.errors import EnvironmentFailed, RunFailed, TesseraError, unknown_name
-from tessera.flags import check_flags, field_docs, hyper_parameters, read_flags
+from tessera.flags import check_flags, field_docs, given_value, hyper_parameters, preset, read_flags
 
 __all__ = ["field_docs", "main"]
 
@@ -31,6 +31,8 @@ class WorldOptions:
     policy: str | None = None
     """Distribution policy: a name, maybe with options (central:workers=4,mode=async; see `tessera policies`), a file
     (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
+    preset: str | None = None
+    """Settings of a paper as defaults: atari for dqn."""
     actors: int | None = None
     """Actors, or workers or learners where the policy has no actors: short for that option of the policy."""
     envs: int | None = None
@@ -291,9 +293,16 @@ def _policies(arguments: list[str]) -> None:
 
     for name in policies.names():
         policy, usual = policies.get(name), policies.options(policies.maker(name))
-        shape = ", ".join(f"[{f.operators}] × {f.replicas if f.devices == 1 else 'devices'}" for f in policy.fragments)
+        shape = ", ".join(f"[{f.operators}] × {_count(f)}" for f in policy.fragments)
         options = ", ".join(f"{key}={str(value).lower()}" for key, value in usual.items())
         print(f"{name}\n    {policy.summary}\n    {shape}\n    options: {options}\n    mirrors: {policy.mirrors}")
+
+
+def _count(fragment: Any) -> str:
+    """How many of a fragment there are, as far as the policy says."""
+    if fragment.devices != 1:
+        return "devices"
+    return str(fragment.replicas) if fragment.replicas else "agents"
 
 
 def _doctor(arguments: list[str]) -> None:
@@ -322,7 +331,9 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
         raise SystemExit(0 if arguments else 2)
     sys.path.insert(0, os.getcwd())  # for py:module.Class in the folder one stands in
     cls, system = systems.find(arguments[0])
-    made = hyper_parameters(cls, system.options if system else {})
+    settings = preset(cls, given_value(arguments[1:], "--preset"))
+    usual_envs = settings.pop("envs", None)
+    made = hyper_parameters(cls, {**settings, **(system.options if system else {})})
 
     def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
         return world, options, algorithm
@@ -335,6 +346,7 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
     check_flags(arguments[1:], WorldOptions, options, made)
     summary = f"{system.summary} ({system.paper})" if system else cls.summary
     world, chosen, flags = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", summary)
+    world.envs = usual_envs if world.envs is None else world.envs
     if system and world.policy is None and command != "compare":
         world.policy = system.policy or None
     return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)})

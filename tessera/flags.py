@@ -35,6 +35,25 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
     return made
 
 
+def given_value(arguments: list[str], flag: str) -> str | None:
+    """The value of a flag that decides what other flags default to."""
+    for k, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            return value if equals else arguments[k + 1] if k + 1 < len(arguments) else None
+    return None
+
+
+def preset(cls: type, name: str | None) -> dict[str, Any]:
+    """The settings of one of an algorithm's presets."""
+    known = cls.presets  # type: ignore[attr-defined]
+    if name is None:
+        return {}
+    if name not in known:
+        raise unknown_name(f"preset of {cls.name}:", name, known)  # type: ignore[attr-defined]
+    return dict(known[name])
+
+
 def check_flags(arguments: list[str], *classes: type) -> None:
     """Refuse the first flag that none of the dataclasses has, naming the nearest."""
     names = {"help"} | {f.name.replace("_", "-") for cls in classes for f in dataclasses.fields(cls)}

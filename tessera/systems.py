@@ -40,7 +40,41 @@ SYSTEMS: dict[str, System] = {
         "a2c", "central:mode=async", "Mnih et al. 2016", "A3C whose network remembers",
         {"normalise_advantages": False, "core": "lstm"},
     ),
+    "apex_dpg": System(
+        "dpg", "distributed_replay:mode=async,stores=2,publish=4", "Horgan et al. 2018",
+        "Ape-X for continuous actions: deterministic policy gradient",
+        {"n_step": 5, "prioritised": True, "actor_priorities": True, "importance_end": 0.4},
+    ),
+    "apex_dqn": System(
+        "dqn", "distributed_replay:mode=async,stores=2,publish=4", "Horgan et al. 2018",
+        "actors explore each in its own way and set first priorities; one learner draws from sharded replay",
+        {"dueling": True, "n_step": 3, "prioritised": True, "actor_priorities": True, "importance_end": 0.4,
+         "exploration": "ladder"},
+    ),
+    "async_nstep_q": System(
+        "q_learning", "central:mode=async", "Mnih et al. 2016",
+        "actor-learners without a replay: n-step Q, gradients applied as they come", {"kind": "n_step"},
+    ),
+    "async_q": System(
+        "q_learning", "central:mode=async", "Mnih et al. 2016",
+        "actor-learners without a replay: one-step Q, gradients applied as they come",
+    ),
+    "async_sarsa": System(
+        "q_learning", "central:mode=async", "Mnih et al. 2016",
+        "actor-learners without a replay: one-step Sarsa, gradients applied as they come", {"kind": "sarsa"},
+    ),
+    "dpg": System("dpg", "", "Lillicrap et al. 2016; Fujimoto et al. 2018", "deterministic policy gradient and replay"),
     "dqn": System("dqn", "", "Mnih et al. 2013, 2015", "deep Q-learning: one player, replay, a target network"),
+    "gorila": System(
+        "dqn", "gorila:actors=2,stores=2,learners=2,shards=2,lag=20", "Nair et al. 2015",
+        "actors, replay shards, learners and a sharded server, all at their own pace",
+        {"double": False, "outliers": 3.0},
+    ),
+    "gorila_bundled": System(
+        "dqn", "gorila:bundled=true,actors=2,shards=2,lag=20", "Nair et al. 2015",
+        "Gorila as the paper ran it: an actor, its replay and its learner in one place, around a sharded server",
+        {"double": False, "outliers": 3.0},
+    ),
     "impala": System(
         "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018",
         "actors never wait; one learner corrects what they played by V-trace",
@@ -68,6 +102,10 @@ SYSTEMS: dict[str, System] = {
 }  # fmt: skip
 
 
+TASKS = {"dpg": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3"}
+"""What algorithms are tried on that cannot play CartPole."""
+
+
 def find(name: str) -> tuple[type[Algorithm], System | None]:
     """What `tessera train NAME` trains: a system, or an algorithm alone (py:module.Class)."""
     system = SYSTEMS.get(name.lower())
@@ -80,5 +118,4 @@ def find(name: str) -> tuple[type[Algorithm], System | None]:
 
 def command(name: str) -> str:
     """One line that runs a system."""
-    teams = find(name)[0].teams
-    return f"tessera train {name} {'jaxmarl:MPE_simple_spread_v3' if teams else 'gymnax:CartPole-v1'}"
+    return f"tessera train {name} {TASKS.get(SYSTEMS[name].algorithm, 'gymnax:CartPole-v1')}"

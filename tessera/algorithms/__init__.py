@@ -8,7 +8,15 @@ from tessera.algorithms.base import Algorithm
 from tessera.errors import TesseraError, unknown_name
 from tessera.imports import import_target
 
-ALGORITHMS: dict[str, str] = {"a2c": "A2C", "dqn": "DQN", "impala": "IMPALA", "mappo": "MAPPO", "ppo": "PPO"}
+ALGORITHMS: dict[str, str] = {
+    "a2c": "A2C",
+    "dpg": "DPG",
+    "dqn": "DQN",
+    "impala": "IMPALA",
+    "mappo": "MAPPO",
+    "ppo": "PPO",
+    "q_learning": "QLearning",
+}
 """Name on the command line -> class, in the module of the same name."""
 
 

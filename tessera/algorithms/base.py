@@ -7,6 +7,7 @@ learns where it runs.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -36,6 +37,8 @@ class Algorithm:
     """One line for `tessera algorithms`."""
     teams: ClassVar[bool] = False
     """Whether it is for worlds that several agents share; others are for worlds of one agent."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Settings of papers by name, for `--preset`: values of fields, and `envs` for how many environments."""
     default_envs: ClassVar[int] = 64
     """Environments where the user names no number; host environments take 16 at the most."""
 

@@ -13,11 +13,8 @@ from tessera.algorithms.base import View
 from tessera.algorithms.exploring import ExploringAlgorithm
 from tessera.algorithms.replayed import ReplayAlgorithm
 from tessera.algorithms.windows import Memory, Row
-from tessera.envs.base import Discrete, Spec, Timestep
-from tessera.errors import TesseraError
-from tessera.maths.exploration import epsilon_greedy
+from tessera.envs.base import Spec
 from tessera.maths.losses import double_q_target, huber, q_target, select
-from tessera.networks import QNetwork
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
 
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
-    default_envs: ClassVar[int] = 16
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # Mnih et al. (2015): one environment, 50 M steps of 4 frames each
         "atari": {
@@ -39,42 +35,17 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
 
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""
-    dueling: bool = False
-    """Network with a value and advantages apart (Wang et al., 2016)."""
     huber: float | None = None
     """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""
 
     def bind(self, spec: Spec) -> Self:
-        """Refuse actions that have no table of values."""
-        if not isinstance(spec.actions, Discrete):
-            raise TesseraError(
-                f"{self.name} needs one discrete action, this environment has {spec.actions}: try dpg, ppo or a2c"
-            )
+        """Choose the loss that is usual for images, or not."""
         huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
-        return replace(self, spec=spec, huber=huber)
-
-    @property
-    def network(self) -> Any:
-        """The network, as a Flax module."""
-        return QNetwork(self.world, self.widths, self.torso, self.dueling)
-
-    def init(self, key: jax.Array) -> Any:
-        """Make the network's params."""
-        return self.network.init(key, jnp.zeros(self.world.observation_shape, self.world.observation_dtype))
+        return replace(super().bind(spec), huber=huber)
 
     def memory(self, env_id: jax.Array) -> Memory:
         """Nothing played yet; how much this environment explores."""
         return super().memory(env_id)._replace(exploration=self.boldness(env_id))
-
-    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Take the best action, or now and then any."""
-        values = self.network.apply(view.params, timestep.observation)
-        return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
-
-    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
-        """Take the best action."""
-        del key
-        return self.network.apply(view.params, timestep.observation).argmax().astype(jnp.int32), memory
 
     def target(self, params: Any, target: Any, rows: Row) -> jax.Array:
         """What values should be."""

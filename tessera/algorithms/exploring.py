@@ -1,23 +1,35 @@
-"""How value-based algorithms try things out: epsilon-greedy, the same everywhere or by an environment's number."""
+"""The acting half of algorithms that value actions: the network, and how much is tried out in which environment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
+import jax.numpy as jnp
 
 from tessera.algorithms.base import Algorithm, View
-from tessera.errors import unknown_name
-from tessera.maths.exploration import apex_epsilon, linear, mixed_epsilon
+from tessera.algorithms.windows import Memory
+from tessera.envs.base import Discrete, Spec, Timestep
+from tessera.errors import TesseraError, unknown_name
+from tessera.maths.exploration import apex_epsilon, epsilon_greedy, linear, mixed_epsilon
+from tessera.networks import QNetwork
 
 EXPLORATIONS = ("anneal", "ladder", "mixture")
 
 
 @dataclass(frozen=True)
 class ExploringAlgorithm(Algorithm):
-    """Fields of exploration, and how much of it there is in which environment."""
+    """Fields of the network and of exploration, and acting with them: epsilon-greedy."""
 
+    default_envs: ClassVar[int] = 16
+
+    torso: str = "auto"
+    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    widths: tuple[int, ...] | None = (64, 64)
+    """Widths of the fully connected layers."""
+    dueling: bool = False
+    """Network with a value and advantages apart (Wang et al., 2016)."""
     exploration: str = "anneal"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
@@ -37,6 +49,33 @@ class ExploringAlgorithm(Algorithm):
         super().check()
         if self.exploration not in EXPLORATIONS:
             raise unknown_name("exploration", self.exploration, EXPLORATIONS)
+
+    def bind(self, spec: Spec) -> Self:
+        """Refuse actions that have no table of values."""
+        if not isinstance(spec.actions, Discrete):
+            raise TesseraError(
+                f"{self.name} needs one discrete action, this environment has {spec.actions}: try dpg, ppo or a2c"
+            )
+        return super().bind(spec)
+
+    @property
+    def network(self) -> Any:
+        """The network, as a Flax module."""
+        return QNetwork(self.world, self.widths, self.torso, self.dueling)
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the network's params."""
+        return self.network.init(key, jnp.zeros(self.world.observation_shape, self.world.observation_dtype))
+
+    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Take the best action, or now and then any."""
+        values = self.network.apply(view.params, timestep.observation)
+        return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
+
+    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Take the best action."""
+        del key
+        return self.network.apply(view.params, timestep.observation).argmax().astype(jnp.int32), memory
 
     def boldness(self, env_id: jax.Array) -> Any:
         """What environment number `env_id` remembers of its exploration."""

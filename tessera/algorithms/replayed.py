@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.base import Algorithm, Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.targets import followed
 from tessera.algorithms.windows import Drawn, Memory, Row, windows
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import linear
 from tessera.maths.outliers import is_outlier, with_loss
 from tessera.maths.statistics import no_moments
+from tessera.networks.torsos import channels_first
 from tessera.stores.base import Experience, Sample
+from tessera.stores.frames import FrameReplay
 from tessera.stores.replay import Replay
 
 OPTIMISERS = {
@@ -101,8 +104,12 @@ class ReplayAlgorithm(Algorithm):
 
     @property
     def store(self) -> Replay:
-        """A replay of n-step windows."""
-        return Replay(self.capacity, self.batch, prioritised=self.prioritised, alpha=self.priority_exponent)
+        """A replay of n-step windows; stacked frames are stored once each (three planes are colours, not a stack)."""
+        drawing = (self.capacity, self.batch, self.prioritised, self.priority_exponent)
+        planes = self.world.observation_shape[0] if channels_first(self.world) else 0
+        if planes in (0, 1, 3):
+            return Replay(*drawing)
+        return FrameReplay(*drawing, reach=max(16, 2 * planes + self.n_step + 1))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -190,9 +197,4 @@ class ReplayAlgorithm(Algorithm):
         stepped = super().apply(state, gradients, norm)
         if self.outliers:  # a gradient that is all zeros was dropped: not even moments move
             stepped = jax.tree.map(lambda new, old: jnp.where(norm > 0, new, old), stepped, state)
-        if self.polyak:
-            follow = jax.tree.map(lambda t, p: t + self.polyak * (p - t), state.target, stepped.params)
-        else:
-            copy = (state.clock.applies + 1) % self.target_period == 0
-            follow = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, stepped.params)
-        return stepped._replace(target=follow)
+        return followed(stepped, self.target_period, self.polyak)

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from tessera.algorithms.base import Algorithm
-from tessera.engines.channels.local import CONTROL_WORDS, Wiring
+from tessera.engines.channels.local import CONTROL_WORDS, PRESENCE, Wiring
 from tessera.engines.channels.shared import Arena
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
@@ -122,6 +122,15 @@ class Control:
         """A new process takes this place."""
         self._words[3] = STARTING
         self._words[4] = 0
+
+    @property
+    def presence(self) -> int:
+        """HERE, or GONE, which the driver writes, or REFILLING, which a newcomer writes until it is HERE."""
+        return self._words[PRESENCE]
+
+    @presence.setter
+    def presence(self, value: int) -> None:
+        self._words[PRESENCE] = value
 
     @property
     def channel(self) -> int:

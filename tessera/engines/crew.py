@@ -13,6 +13,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tessera.engines.channels.local import GONE
 from tessera.engines.channels.shared import Bell
 from tessera.engines.control import STARTING, Control, Job, place_names
 from tessera.engines.ledger import Ledger
@@ -254,6 +255,8 @@ class Crew:
             raise Interrupted(reason)
         self.note(f"replica {self.titles[place]} died ({reason}): started again")
         self.jobs[place] = replace(self.jobs[place], again=True)
+        if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
+            self.controls[place].presence = GONE
         self._hire(place)
 
     def _fail(self, error: BaseException) -> None:
@@ -266,7 +269,7 @@ class Crew:
 def replaceable(plan: Plan, fragment: int) -> bool:
     """Whether a newcomer can take the place of one replica: it holds nothing that others need back."""
     operators = plan.fragments[fragment].operators
-    if operators in (("env",), ("env", "act"), ("apply",)):
+    if operators in (("env",), ("env", "act"), ("apply",)) or (operators == ("store",) and plan.survives("store")):
         return True
     if plan.exchange == "shared":
         return True

@@ -6,9 +6,11 @@ from collections import Counter
 from typing import Any
 
 import jax
+import numpy as np
 
 from tessera.engines.channels.base import Flow, Link, Message, Vector
 from tessera.engines.routes import Route
+from tessera.stores.base import NOWHERE, Sample
 
 
 class Versions:
@@ -177,6 +179,30 @@ class FirstCome(Inbox):
             self._held = [held for held in self._held if not self._late(held[2])]
 
 
+class Drawn(Inbox):
+    """Samples of every store; what one that has died would have sent is drawn from the others again meanwhile."""
+
+    def receive(self) -> tuple[bool, Any]:
+        """Take a message of each store that takes part."""
+        absent = [p for p, link in self.links.items() if not link.waiting(self.reader[p])]
+        here = [p for p in self.links if p not in absent]
+        if not absent:
+            return super().receive()
+        if not here or not all(self.links[p].away() for p in absent):
+            return False, None
+        parts = {p: self.receive_from(p)[1] for p in here}
+        for k, p in enumerate(absent):
+            parts[p] = self._instead(p, parts[here[k % len(here)]])
+        return True, self.route.merge(parts)
+
+    def _instead(self, p: int, sample: Sample) -> Sample:
+        """As many groups as sender `p` has, out of another's sample; priorities for them go nowhere."""
+        there = sample.rows if sample.index is None else sample.index
+        groups = np.arange(len(self.route.shared(p, self.q))) % len(jax.tree.leaves(there)[0])
+        picked = jax.tree.map(lambda x: x[groups], sample)
+        return picked if picked.index is None else picked._replace(index=np.full_like(picked.index, NOWHERE))
+
+
 class InTurn(Inbox):
     """One message of whoever has one, in turn: gradients that are applied one by one."""
 
@@ -265,6 +291,8 @@ def make_inbox(route: Route, q: int, links: dict[int, Link], versions: Versions)
         kind = Peers
     elif channel.mode == "first" or (channel.mode == "async" and channel.stream == "experience"):
         kind = FirstCome
+    elif channel.mode == "async" and channel.stream == "samples":
+        kind = Drawn
     elif channel.mode == "async" and channel.stream == "gradients":
         kind = InTurn
     return kind(route, q, links, versions)

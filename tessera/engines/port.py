@@ -42,6 +42,8 @@ class Port:
         self.stood_in: Counter[Place] = Counter()
         """Messages of each channel that it had received already: its successor gets stand-ins."""
         self.stand_in: Callable[[int, int | None], Any] = lambda channel, peer: None
+        self._offered: Counter[int] = Counter()
+        """Messages of each channel that there were, sent or not."""
         self._arrived: dict[int, dict[int, Any]] = {}
         """What peers that are dealt with by themselves have sent, where all of them are waited for."""
         self.patch: Callable[[int, Any], Any] = lambda channel, value: value
@@ -75,7 +77,7 @@ class Port:
         if isinstance(both, Shared):
             return both.send(value)
         link = self.outgoing.get(channel)
-        if link is None:  # nobody is linked to this replica
+        if link is None or not self._due(channel):  # nobody is linked to this replica, or not yet
             return True
         if not link.room():
             return False
@@ -127,6 +129,12 @@ class Port:
         inbox = self.inboxes[channel]
         assert isinstance(inbox, Inbox)
         return inbox.receive_from(peer)
+
+    def _due(self, channel: int) -> bool:
+        """Whether this is one of the messages that are sent, where only every so many are."""
+        every = self.routes[channel].channel.every
+        self._offered[channel] += every > 1
+        return self._offered[channel] % every == 0
 
     def _send_to_all(self, channel: int, value: Any) -> bool:
         links, route = self.apart[channel], self.routes[channel]

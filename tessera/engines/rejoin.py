@@ -14,7 +14,7 @@ import numpy as np
 
 from tessera.engines.channels.local import LocalLink
 from tessera.engines.inbox import Inbox
-from tessera.engines.port import Place
+from tessera.engines.port import Place, Port
 from tessera.engines.replica import Replica, exchanges
 from tessera.program.initial import clocks_at
 from tessera.program.training import acting
@@ -111,11 +111,22 @@ def _restore_state(replica: Replica, update: int) -> None:
         return
 
 
+def skip(port: Port, stream: str) -> None:
+    """Be done with all that has come through a stream: it was for the predecessor."""
+    for k, inbox in port.inboxes.items():
+        if port.routes[k].channel.stream == stream and isinstance(inbox, Inbox):
+            for p, link in inbox.links.items():
+                assert isinstance(link, LocalLink)
+                link.ring.skip(inbox.reader[p])
+
+
 def _stand_in(replica: Replica, channel: int, peer: int | None) -> Any:
     """Something of the right shape for a message that the predecessor has taken with it."""
     c = replica.plan.channels[channel]
     if c.stream == "params":
         return replica.slots[c.slot]
+    if c.stream == "priorities":
+        return replica.no_priorities()
     inbox = replica.port.inboxes[channel]
     assert isinstance(inbox, Inbox)
     found = {}

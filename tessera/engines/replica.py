@@ -27,9 +27,7 @@ from tessera.program.initial import initial_slots
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.project import project
 from tessera.program.training import Training, acting, published
-
-NOWHERE = np.iinfo(np.int32).max
-"""An address that no store has: priorities sent there change nothing."""
+from tessera.stores.base import NOWHERE
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
@@ -121,7 +119,7 @@ class Replica:
                 for token in [value] if channel.kind == "register" else given:
                     self.port.publish(k, token)
             elif channel.stream == "priorities":
-                for token in (under_way or {}).get(channel.slot, [self._no_priorities()] * channel.lag):
+                for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
             elif channel.kind == "shared":
                 value = jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries))
@@ -166,7 +164,8 @@ class Replica:
         """What it would publish now: a copy, since programs reuse the buffers of the state."""
         return jax.tree.map(np.array, published(self.slots["state"]))
 
-    def _no_priorities(self) -> Any:
+    def no_priorities(self) -> Any:
+        """Priorities for no row at all, of all groups that it holds."""
         store = self.training.algorithm.store.split(self.training.groups)
         groups = len(self.plan.fragments[self.fragment].held("grad")[self.number])
         shape = (groups, store.batch)  # type: ignore[attr-defined]

@@ -43,7 +43,7 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
     names = []
     for slot in slots:
         known = SLOTS.get(slot)
-        if known is None or not known.persistent or slot in hosted:
+        if known is None or not known.persistent or slot in hosted or _only_sent(slot, placed.operators):
             continue
         if known.layout == "groups" and OWNERS[slot] in placed.operators:
             mirrored = slot == "buffer" and _mirrored(plan)
@@ -51,6 +51,11 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         elif known.layout != "groups" and first:
             names.append(slot)
     return names
+
+
+def _only_sent(slot: str, operators: tuple[str, ...]) -> bool:
+    """Whether a fragment only makes a view for others, who hold it: a server's shards have no more than their part."""
+    return (slot == "view" and "apply" in operators) or (slot == "acting" and "act" not in operators)
 
 
 def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) -> Slots:

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 from tessera.cache import use_compilation_cache
-from tessera.engines.channels.local import make_ends
+from tessera.engines.channels.local import GONE, HERE, REFILLING, make_ends
 from tessera.engines.channels.shared import Arena, Bell
 from tessera.engines.control import FREE, IDLE, RUNNING, STARTING, WAITING, Control, Job
 from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, write_block
-from tessera.engines.rejoin import rejoin
+from tessera.engines.rejoin import rejoin, skip
 from tessera.engines.replica import Replica, exchanges, make_programs, make_training
 from tessera.engines.routes import make_routes
 from tessera.engines.snapshots import FLIGHT, give, persistent
@@ -104,6 +104,9 @@ class Worker:
         port, programs = self.replica.port, self.replica.programs
         update = rejoin(self.replica, self.control.done, self.job.base)
         kept = port.skipped.copy(), port.stood_in.copy()
+        if self.control.presence == GONE:
+            self._refill()
+            return
         if any(exchanges(programs.start)):
             port.muted = True
             self._run(programs.reset, 0)
@@ -113,6 +116,21 @@ class Worker:
         port.skipped, port.stood_in = kept
         if not self.job.plan.asynchronous:
             self.control.done = update
+        self.replica.take_reports()
+
+    def _refill(self) -> None:
+        """Fill an empty store with what actors send from now on; nobody waits for its samples until that is done."""
+        port, programs = self.replica.port, self.replica.programs
+        port.skipped.clear()
+        port.stood_in.clear()
+        skip(port, "experience")
+        self.control.presence = REFILLING
+        self._run(programs.start, 0)
+        for k, channel in enumerate(self.job.plan.channels):
+            if channel.stream == "priorities" and k in port.inboxes:
+                port.stood_in[k, None] = channel.lag
+        skip(port, "priorities")
+        self.control.presence = HERE
         self.replica.take_reports()
 
     def _advance(self) -> None:

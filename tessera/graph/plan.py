@@ -93,6 +93,8 @@ class Channel:
     threshold: float = 0.0
     wait: float | None = None
     """Seconds that who is ready waits for others, who are not, before they are acted for without them; None: any."""
+    every: int = 1
+    """For params that are not waited for: after how many updates they are sent."""
     apart: bool = False
     """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
@@ -148,6 +150,15 @@ class Plan:
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.operators)
+
+    def survives(self, operator: str) -> bool:
+        """Whether others go on while a replica of the fragment that holds `operator` alone is replaced.
+
+        That holds for stores where nothing is waited for: a newcomer begins empty, and is refilled by actors.
+        """
+        made = self.channel("experience")
+        alone = self.fragments[self.home(operator)].operators == (operator,)
+        return operator == "store" and alone and made is not None and made.mode == "async"
 
     def counted(self, index: int) -> bool:
         """Whether a fragment's replicas make a set number of updates; others run until these are done."""
@@ -366,7 +377,8 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
         stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
         _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
         1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
-        wait if stream.name == "timesteps" else None, stream.name == "actions" and wait is not None,
+        wait if stream.name == "timesteps" else None, cut.every if stream.name == "params" else 1,
+        stream.name == "actions" and wait is not None,
     )  # fmt: skip
 
 

@@ -77,7 +77,8 @@ class Cut:
     """Where the layouts leave a choice. local: replicas keep theirs to themselves. gather: everyone gets all
     (`experience`). mean or shared: how peers join their `updates`."""
     every: int = 1
-    """For `updates`: after how many updates peers exchange them."""
+    """For `updates`: after how many updates peers exchange them. For async `params` without a bound on lag: after how
+    many gradients (or updates, for `act`) they are sent."""
     carries: str = "state"
     """For `updates`: what is exchanged: state (params and the optimiser's moments) or params."""
     codec: str = ""
@@ -167,6 +168,8 @@ class Policy:
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
         if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
             raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
+        if cut.every != 1 and stream != "updates" and (stream, cut.mode, cut.lag) != ("params", "async", None):
+            raise TesseraError(f"{where} every {cut.every}: only 'updates', and async 'params' without a bound on lag")
         if cut.capacity < 1 or cut.every < 1 or cut.threshold < 0 or cut.carries not in ("state", "params"):
             raise TesseraError(
                 f"{where}: capacity {cut.capacity} and every {cut.every} must be at least 1, threshold "

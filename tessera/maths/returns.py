@@ -74,6 +74,28 @@ def generalised_advantage(
     return _recurrence(delta_t, gamma * lambda_ * same_episode, jnp.zeros_like(delta_t[0]))
 
 
+def returns_to_go(
+    rewards: jax.Array, next_values: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float
+) -> jax.Array:
+    """Sum rewards to the end of the episode or of the array, whichever is first, and what may follow there.
+
+    Args:
+        rewards: [T, ...] r_t.
+        next_values: [T, ...] value of the observation that each step led to, before any autoreset.
+        terminated: [T, ...] true where nothing follows.
+        truncated: [T, ...] true where the episode was cut: the value of its final observation stands for the rest.
+        gamma: discount.
+
+    Returns:
+        [T, ...] returns.
+    """
+    goes_on = 1.0 - terminated.astype(next_values.dtype)
+    last = (jnp.arange(rewards.shape[0]) == rewards.shape[0] - 1).reshape(-1, *[1] * (rewards.ndim - 1))
+    ends = truncated.astype(bool) | last
+    x_t = rewards + gamma * goes_on * jnp.where(ends, next_values, 0)
+    return _recurrence(x_t, gamma * goes_on * jnp.where(ends, 0.0, 1.0), jnp.zeros_like(x_t[0]))
+
+
 class VTrace(NamedTuple):
     """What V-trace makes of an unroll, [T, ...] each."""
 

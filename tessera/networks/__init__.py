@@ -1,8 +1,9 @@
 """Networks (Flax): torsos that read observations, and heads that policies, values and action values are read off."""
 
 from tessera.networks.conv import Conv, ConvTorso, ResidualTorso
+from tessera.networks.deterministic import ActionCritic, DeterministicActor, action_range
 from tessera.networks.heads import ActorCritic, QNetwork
-from tessera.networks.mlp import ACTIVATIONS, MLP
+from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
 from tessera.networks.team import TeamActorCritic
 from tessera.networks.torsos import TORSOS, torso, torso_name
@@ -12,15 +13,19 @@ __all__ = [
     "CORES",
     "MLP",
     "TORSOS",
+    "ActionCritic",
     "ActorCritic",
     "Carry",
     "Conv",
     "ConvTorso",
     "Core",
+    "DeterministicActor",
     "QNetwork",
     "ResidualTorso",
     "TeamActorCritic",
+    "action_range",
     "empty_carry",
+    "output_dtype",
     "torso",
     "torso_name",
 ]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+
+NOWHERE = np.iinfo(np.int32).max
+"""An address that no store has: priorities sent there change nothing."""
 
 
 class Experience(NamedTuple):

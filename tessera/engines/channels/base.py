@@ -40,6 +40,9 @@ class Link(Protocol):
     def newest(self) -> Message | None:
         """A copy of the newest message, if there ever was one."""
 
+    def away(self) -> bool:
+        """Whether its sender does not take part for now, so that nobody need wait for it."""
+
     def own(self, value: Any) -> Any:
         """A value that outlives its message."""
 

@@ -18,6 +18,11 @@ from tessera.program.shapes import Shapes, message_shape
 
 CONTROL_WORDS = 16
 """Words of 64 bits that a replica and the driver tell each other by."""
+PRESENCE = 8
+"""Which of these words says whether a replica takes part, where others need not wait for it."""
+HERE, REFILLING, GONE = range(3)
+NOT_WAITED_FOR = {"experience": GONE, "priorities": REFILLING}
+"""Stream -> from which presence on a reader of it is not waited for."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,24 @@ def lay_out(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards | No
 class LocalLink:
     """One end of a ring: what is sent wakes its readers, what is released wakes its writer."""
 
-    def __init__(self, arena: Arena, wire: Wire, bell: Bell, capacity: int, register: bool) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        wire: Wire,
+        bell: Bell,
+        capacity: int,
+        register: bool,
+        presence: Callable[[int], int],
+        absent: int | None = None,
+    ) -> None:
+        """`presence` tells whether a replica takes part; readers from `absent` on are not waited for."""
         leaves = jax.tree.leaves(wire.like)
         self._structure: Any = jax.tree.structure(wire.like)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
         self.ring = Ring(arena, wire.offset, Layout.of(leaves), wire.slots, len(wire.readers))
         self.capacity, self._register, self._wire, self._bell = capacity, register, wire, bell
         self.like = wire.like
+        self._presence, self._absent = presence, absent
 
     @property
     def sent(self) -> int:
@@ -100,7 +116,16 @@ class LocalLink:
         if self._register:
             return True
         ring = self.ring
-        return ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity
+        if ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity:
+            return True
+        if self._absent is None:
+            return False
+        there = [r for r, place in enumerate(self._wire.readers) if self._presence(place) < self._absent]
+        return all(ring.sent - ring.taken(r) < self.capacity for r in there)
+
+    def away(self) -> bool:
+        """Whether its writer does not take part for now."""
+        return self._presence(self._wire.writer) != HERE
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
@@ -188,9 +213,16 @@ def make_ends(
 ) -> tuple[Callable[[int, int], LocalLink], Callable[[int], LocalVector]]:
     """Give the two functions that a port is made with."""
 
+    words = arena.array(wiring.control, (wiring.processes * CONTROL_WORDS,), np.int64).data
+
+    def presence(place: int) -> int:
+        return words[place * CONTROL_WORDS + PRESENCE]
+
     def link(channel: int, lane: int) -> LocalLink:
         c = plan.channels[channel]
-        return LocalLink(arena, wiring.wires[channel, lane], bell, c.capacity + c.lag, c.kind == "register")
+        absent = NOT_WAITED_FOR.get(c.stream) if plan.survives("store") else None
+        wire, register = wiring.wires[channel, lane], c.kind == "register"
+        return LocalLink(arena, wire, bell, c.capacity + c.lag, register, presence, absent)
 
     def vector(channel: int) -> LocalVector:
         return LocalVector(arena, *wiring.vectors[channel])

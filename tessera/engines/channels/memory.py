@@ -65,6 +65,10 @@ class MemoryLink:
         self._first = self.sent
         self._taken = [self.sent] * len(self._taken)
 
+    def away(self) -> bool:
+        """Nobody in this process is away by himself."""
+        return False
+
     def own(self, value: Any) -> Any:
         """A value that outlives its message: the value itself."""
         return value

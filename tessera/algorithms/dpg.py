@@ -1,0 +1,189 @@
+"""Deterministic policy gradients for continuous actions (DDPG, Lillicrap et al., 2016), with TD3 as flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.base import View
+from tessera.algorithms.replayed import ReplayAlgorithm
+from tessera.algorithms.windows import Memory, Row
+from tessera.envs.base import Box, Spec, Timestep
+from tessera.errors import TesseraError
+from tessera.networks import ActionCritic, DeterministicActor, action_range, output_dtype
+
+
+@dataclass(frozen=True)
+class DPG(ReplayAlgorithm):
+    """Critics learn what actions are worth from replayed experience; the actor climbs what the first of them says.
+
+    Until the first gradient was applied actions are drawn uniformly from their range; then they are the actor's, with
+    noise. By default it is TD3 (Fujimoto et al., 2018), except that targets follow at every gradient.
+    """
+
+    name: ClassVar[str] = "dpg"
+    summary: ClassVar[str] = "deterministic policy gradient for continuous actions: DDPG, with TD3's changes as flags"
+    default_envs: ClassVar[int] = 16
+
+    draws: int = 16
+    """Batches drawn, and gradients applied, per update."""
+    capacity: int = 1_000_000
+    """Rows that the replay holds, over all environments."""
+    warmup: int = 64
+    """Unrolls of random actions before learning starts."""
+    polyak: float = 0.005
+    """By how much of the difference the target follows the params at each gradient; 0: by copies."""
+    max_gradient_norm: float = 0.0
+    """Gradients are scaled down to this global norm, of actor and critics together; 0 leaves them alone."""
+    widths: tuple[int, ...] | None = (256, 256)
+    """Widths of the fully connected layers."""
+    twin: bool = True
+    """Learn two critics, and let the lower of both say what an action is worth in targets (clipped double Q)."""
+    actor_delay: int = 2
+    """The actor learns at every so many-th gradient, counted by the params that the gradient is taken at. Above 1, an
+    element whose gradient is exactly 0 is left alone, its moments too."""
+    smoothing: float = 0.2
+    """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
+    smoothing_clip: float = 0.5
+    """Largest noise on the target's actions, as a share of half their range."""
+    noise: float = 0.1
+    """Deviation of the noise on actions that are played, as a share of half their range."""
+
+    def bind(self, spec: Spec) -> Self:
+        """Refuse actions that have no direction to climb."""
+        if not isinstance(spec.actions, Box):
+            raise TesseraError(
+                f"{self.name} needs continuous actions (a Box), this environment has {spec.actions}: "
+                "try dqn, ppo or a2c"
+            )
+        return super().bind(spec)
+
+    def check(self) -> None:
+        """Refuse noise below zero, and an actor that never learns."""
+        super().check()
+        for name, least in {"actor_delay": 1, "smoothing": 0, "smoothing_clip": 0, "noise": 0}.items():
+            if getattr(self, name) < least:
+                raise TesseraError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
+
+    @property
+    def actor(self) -> Any:
+        """The network that chooses actions, as a Flax module."""
+        return DeterministicActor(self.world, self.widths, self.torso)
+
+    @property
+    def critic(self) -> Any:
+        """The network, or the two, that value them."""
+        return ActionCritic(self.world, self.widths, self.torso, 2 if self.twin else 1)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """How steps are scaled; where the actor is delayed, elements without a gradient stay as they are."""
+        return lazy(super().optimizer) if self.actor_delay > 1 else super().optimizer
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the params of both."""
+        actor_key, critic_key = jax.random.split(key)
+        observation = jnp.zeros(self.world.observation_shape, self.world.observation_dtype)
+        critic = self.critic.init(critic_key, observation, self.no_action(1)[0])
+        return {"actor": self.actor.init(actor_key, observation), "critic": critic}
+
+    def no_action(self, n: int) -> jax.Array:
+        """Actions that were never taken, [n, *shape]."""
+        middle, _ = action_range(self.world)
+        return jnp.zeros((n, *middle.shape), output_dtype(self.world.precision))
+
+    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Take the actor's action, with noise; before the first gradient any action."""
+        action = self.actor.apply(view.params["actor"], timestep.observation)
+        middle, half = action_range(self.world)
+        noisy = action + self.noise * half * jax.random.normal(key, action.shape, action.dtype)
+        # the same key for both is no harm: only one of them is taken
+        anything = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
+        return self.within(jnp.where(view.clock.applies == 0, anything, noisy)), memory, ()
+
+    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Take the actor's action."""
+        del key
+        return self.actor.apply(view.params["actor"], timestep.observation), memory
+
+    def within(self, action: jax.Array) -> jax.Array:
+        """Hold actions within their range."""
+        middle, half = action_range(self.world)
+        return jnp.clip(action, middle - half, middle + half)
+
+    def smoothed(self, action: jax.Array, rows: Row, key: jax.Array) -> jax.Array:
+        """Target actions with clipped noise, which belongs to a row and not to its place among others."""
+        keys = row_keys(key, rows.bootstrap)
+        noise = self.smoothing * jax.vmap(lambda k: jax.random.normal(k, action.shape[1:], action.dtype))(keys)
+        _, half = action_range(self.world)
+        return self.within(action + half * jnp.clip(noise, -self.smoothing_clip, self.smoothing_clip))
+
+    def target(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """What values should be."""
+        action = self.actor.apply(target["actor"], rows.bootstrap)
+        if self.smoothing:
+            action = self.smoothed(action, rows, key)
+        q_t = self.critic.apply(target["critic"], rows.bootstrap, action).min(axis=-1)
+        return rows.reward + rows.discount * q_t
+
+    def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """How far values are from what they should be; of two critics the mean."""
+        values = self.critic.apply(params["critic"], rows.observation, rows.action)
+        return jnp.abs(values - self.target(target, rows, key)[:, None]).mean(axis=-1)
+
+    def slope(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
+        """Gradients of both losses: neither reaches the other's params. The actor's is 0 where it is not due."""
+        actor, critic = view.params["actor"], view.params["critic"]
+        target = self.target(view.target, rows, key)
+
+        def critic_loss(critic: Any) -> tuple[jax.Array, Any]:
+            values = self.critic.apply(critic, rows.observation, rows.action)
+            error = values - target[:, None]
+            total = jnp.mean(scale * self.row_loss(error).sum(axis=-1))
+            return total, (values.mean(), jnp.abs(error).mean(axis=-1))
+
+        def actor_loss(actor: Any) -> jax.Array:
+            action = self.actor.apply(actor, rows.observation)
+            return -jnp.mean(scale * self.critic.apply(critic, rows.observation, action)[..., 0])
+
+        def not_due(actor: Any) -> tuple[jax.Array, Any]:
+            return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
+
+        (of_critic, (value, error)), critic_slope = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        due = view.clock.applies % self.actor_delay == 0
+        of_actor, actor_slope = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
+        metrics = {"loss": of_critic, "actor_loss": of_actor, "q_mean": value, "td_error": error.mean()}
+        return {"actor": actor_slope, "critic": critic_slope}, (metrics, error)
+
+
+def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
+    """A key for each row of numbers, [n, ...] -> [n], by what the row holds: the same wherever it is learned from."""
+    bits = jax.lax.bitcast_convert_type(rows.astype(jnp.float32).reshape(rows.shape[0], -1), jnp.uint32)
+    odd = jax.random.bits(jax.random.key(0), bits.shape[1:], jnp.uint32) | 1
+    return jax.vmap(lambda x: jax.random.fold_in(key, x))((bits * odd).sum(axis=1, dtype=jnp.uint32))
+
+
+def lazy(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Leave an element alone where its gradient is exactly 0: no step, and all of the state that is its own stays.
+
+    What is counted for all elements together, such as Adam's steps, goes on.
+    """
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        structure: Any = jax.tree.structure(gradients)
+
+        def kept(gradient: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(gradient == 0, old, new) if new.shape == gradient.shape else new
+
+        def part(new: Any, old: Any) -> Any:
+            return jax.tree.map(kept, gradients, new, old) if jax.tree.structure(new) == structure else new
+
+        steps, after = inner.update(gradients, state, params)
+        steps = jax.tree.map(lambda g, s: jnp.where(g == 0, 0, s), gradients, steps)
+        return steps, jax.tree.map(part, after, state, is_leaf=lambda x: jax.tree.structure(x) == structure)
+
+    return optax.GradientTransformation(inner.init, update)

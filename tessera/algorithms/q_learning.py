@@ -1,0 +1,141 @@
+"""Q-learning without a replay: one-step Q, one-step Sarsa and n-step Q (Mnih et al., 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.base import Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.exploring import ExploringAlgorithm
+from tessera.algorithms.targets import followed
+from tessera.algorithms.windows import Memory
+from tessera.errors import unknown_name
+from tessera.maths.losses import select
+from tessera.maths.returns import returns_to_go
+from tessera.stores.base import Experience, Sample
+
+KINDS = ("one_step", "sarsa", "n_step")
+
+
+class Batch(NamedTuple):
+    """Rows to learn from."""
+
+    observation: jax.Array
+    action: jax.Array
+    target: jax.Array
+    valid: jax.Array | None
+
+
+@dataclass(frozen=True)
+class QLearning(ExploringAlgorithm):
+    """Learns from what was just played. Steady where several play at once, each in its own way: that is the policy's.
+
+    A gradient is the mean over an unroll, as if it had been accumulated step by step.
+    """
+
+    name: ClassVar[str] = "q_learning"
+    default_envs: ClassVar[int] = 32
+    summary: ClassVar[str] = "Q-learning without a replay: one-step Q, one-step Sarsa or n-step Q, RMSProp"
+
+    kind: str = "one_step"
+    """What values are drawn to: one_step: the reward and the best that may follow. sarsa: the reward and what was done
+    next. n_step: all rewards to the end of the unroll, and the best that may follow."""
+    unroll: int = 5
+    """Steps that each environment plays between updates."""
+    learning_rate: float = 3e-3
+    """Step size at the beginning."""
+    anneal: bool = True
+    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
+    gamma: float = 0.99
+    """Discount per step."""
+    rms_decay: float = 0.99
+    """How slowly RMSProp forgets squared gradients."""
+    target_period: int = 50
+    """Gradients between copies of the params to the target network, which all share."""
+    max_gradient_norm: float = 10.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    exploration: str = "mixture"
+    """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
+    (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
+
+    def check(self) -> None:
+        """Refuse what is not known by its name."""
+        super().check()
+        if self.kind not in KINDS:
+            raise unknown_name("kind", self.kind, KINDS)
+
+    @property
+    def schedule(self) -> Schedule:
+        """One gradient for each unroll."""
+        return Schedule(self.unroll)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """RMSProp, whose statistics are shared where the policy shares them."""
+        return optax.scale_by_rms(decay=self.rms_decay, eps=1e-5)
+
+    def rate(self, clock: Clock) -> Any:
+        """Learning rate now."""
+        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
+
+    def start(self, params: Any) -> State:
+        """Begin with the target equal to the params."""
+        return super().start(params)._replace(target=params)
+
+    def memory(self, env_id: jax.Array) -> Memory:
+        """How much this environment explores, and for Sarsa the last step, whose next action is not known yet."""
+        last: Any = ()
+        if self.kind == "sarsa":
+            w, flag, none = self.world, jnp.zeros(1, bool), jnp.zeros(1, jnp.int32)
+            seen = jnp.zeros((1, *w.observation_shape), w.observation_dtype)
+            last = Transition(seen, none, (), jnp.zeros(1, jnp.result_type(float)), flag, flag, seen, flag, none)
+        return Memory(last, self.boldness(env_id))
+
+    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
+        """Hand the trajectory on; for Sarsa a step later, and each step with what was done next."""
+        if self.kind == "sarsa":
+            valid = trajectory.valid
+            valid = jnp.ones(trajectory.reward.shape, bool) if valid is None else valid
+            reward = trajectory.reward.astype(memory.window.reward.dtype)
+            whole = trajectory._replace(valid=valid, extras=(), reward=reward)
+            whole = jax.tree.map(lambda *x: jnp.concatenate(x), memory.window, whole)
+            memory = memory._replace(window=jax.tree.map(lambda x: x[-1:], whole))
+            trajectory = jax.tree.map(lambda x: x[:-1], whole)._replace(extras=whole.action[1:])
+        return super().digest(view, memory, trajectory)
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Batch, Any]:
+        """Targets of one group's unroll [T, n], as rows."""
+        rows = sample.rows
+        follows = self.network.apply(view.target, rows.next_observation)
+        value = follows.max(-1)
+        if self.kind == "sarsa":  # what follows a truncation was never done: the best stands for it
+            value = jnp.where(rows.truncated, value, select(follows, rows.extras))
+        if self.kind == "n_step":
+            target = returns_to_go(rows.reward, value, rows.terminated, rows.truncated, self.gamma)
+        else:
+            target = rows.reward + self.gamma * (1.0 - rows.terminated) * value
+        batch = Batch(rows.observation, rows.action, target, rows.valid)
+        batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+        return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean()
+
+    def gradient(self, view: View, batch: Batch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
+        """Gradient of half the squared errors."""
+        del key
+        share = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
+
+        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+            value = select(self.network.apply(params, batch.observation), batch.action)
+            error = value - batch.target
+            total = jnp.mean(share * 0.5 * jnp.square(error))
+            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(share * jnp.abs(error))}
+
+        gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
+        return gradients, Feedback(metrics)
+
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Step, and now and then copy the params to the target."""
+        return followed(super().apply(state, gradients, norm), self.target_period)

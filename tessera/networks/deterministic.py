@@ -1,0 +1,89 @@
+"""Networks for continuous actions without a distribution: one that chooses the action, and one that values it."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.envs.base import Box, Spec
+from tessera.errors import TesseraError
+from tessera.networks.mlp import MLP, dense, output_dtype
+from tessera.networks.torsos import torso, torso_widths
+
+
+def action_range(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
+    """The middle of an action's range and half its width, each of `shape`, float32.
+
+    Where a bound is missing (infinite, or float32's largest number) the range is two wide: -1 to 1 without any bound,
+    and with one bound the two next to it.
+    """
+    low, high = box(spec).bounds()
+    no_low, no_high = (np.abs(bound) >= np.finfo(np.float32).max for bound in (low, high))
+    low = np.where(no_low, np.where(no_high, -1.0, high - 2.0), low)
+    high = np.where(no_high, low + 2.0, high)
+    return (low / 2 + high / 2).astype(np.float32), (high / 2 - low / 2).astype(np.float32)
+
+
+class DeterministicActor(nn.Module):
+    """The action to take: tanh, spread over the range of actions."""
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Of the fully connected layers; None: those usual for the torso."""
+    torso: str = "auto"
+    """"auto", or one of `TORSOS`."""
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Choose actions [..., *shape] within their range."""
+        spec, actions = self.spec, box(self.spec)
+        features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
+        out = dense(actions.size, None, spec.precision, name="action")(features).astype(output_dtype(spec.precision))
+        middle, half = action_range(spec)
+        return middle + half * jnp.tanh(out).reshape(*out.shape[:-1], *actions.shape)
+
+
+class ActionCritic(nn.Module):
+    """The value of an action, by one network or several that have nothing in common but their inputs.
+
+    A torso without fully connected layers reads the observation; the action, as a share of its range, joins before
+    those layers.
+    """
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Of the fully connected layers; None: those usual for the torso."""
+    torso: str = "auto"
+    """"auto", or one of `TORSOS`."""
+    critics: int = 1
+    """How many networks."""
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
+        """Value actions [..., *shape] at observations [..., *observation_shape]: [..., critics]."""
+        spec, actions = self.spec, box(self.spec)
+        widths = torso_widths(spec, self.torso, self.widths)
+        middle, half = action_range(spec)
+        batch = action.shape[: action.ndim - len(actions.shape)]
+        share = ((action - middle) / np.where(half > 0, half, 1)).reshape(*batch, actions.size)
+        values = []
+        for k in range(self.critics):
+            seen = torso(spec, self.torso, (), self.activation, gain=None)(observation)
+            joined = jnp.concatenate([seen, share.astype(seen.dtype)], axis=-1)
+            hidden = MLP(widths, self.activation, spec.precision, gain=None, name=f"hidden_{k}")(joined)
+            values.append(dense(1, None, spec.precision, name=f"value_{k}")(hidden))
+        return jnp.concatenate(values, axis=-1).astype(output_dtype(spec.precision))
+
+
+def box(spec: Spec) -> Box:
+    """The range of actions; only continuous ones have it."""
+    if not isinstance(spec.actions, Box):
+        raise TesseraError(
+            f"an action that is computed must be continuous (a Box), but this environment's actions are "
+            f"{spec.actions}: choose an algorithm for discrete ones, such as DQN or PPO"
+        )
+    return spec.actions
