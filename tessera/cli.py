@@ -75,6 +75,8 @@ class TrainOptions:
     """Seconds without progress after which a replica counts as dead."""
     restarts: int = 20
     """How often each replica may be started again."""
+    checkpoint_replay: bool = True
+    """Save the replay with every checkpoint, so that a resumed run goes on exactly; without, it is filled again."""
     quiet: bool = False
     """Show no progress."""
 

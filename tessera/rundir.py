@@ -13,7 +13,7 @@ from tessera.checkpoint import write_json
 from tessera.errors import TesseraError
 
 MAY_CHANGE = ("steps", "target_return")
-"""What a resumed run may set anew."""
+"""What a resumed run may set anew, besides the capacity of a replay."""
 
 
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
@@ -43,6 +43,8 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume a run under another configuration."""
     old = read_config(folder)
     new = json.loads(json.dumps(config))
+    if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # a replay is fitted to its new size
+        old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
     for name in sorted(set(old) | set(new)):
         if name in MAY_CHANGE or old.get(name) == new.get(name):
             continue

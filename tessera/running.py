@@ -19,11 +19,13 @@ import numpy as np
 from tessera import rundir
 from tessera.algorithms.base import Algorithm, State
 from tessera.beside import SideEvaluator
-from tessera.checkpoint import Checkpoints, unflatten, write_json
+from tessera.checkpoint import Checkpoints, write_json
 from tessera.display import Display, Progress, number
 from tessera.engines.local import Interrupted, LocalEngine, RestartsSpent
+from tessera.engines.replica import horizon
 from tessera.engines.reports import Reports
 from tessera.engines.serial import SerialEngine
+from tessera.engines.snapshots import with_horizon
 from tessera.engines.timeline import clear_timelines, merge_timelines
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
@@ -33,6 +35,7 @@ from tessera.guards import stop_if_broken
 from tessera.metrics import Meter, MetricsWriter
 from tessera.program.compile import CHUNK
 from tessera.program.training import published
+from tessera.replays import PARTS, read_snapshot, tell_size
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between looks at signals, metrics and checkpoints."""
@@ -57,6 +60,7 @@ class Watch:
     trace: Path | None = None
     timeout: float = 60.0
     restarts: int = 20
+    checkpoint_replay: bool = True
 
 
 def make_engine(
@@ -181,7 +185,8 @@ class Run:
         arrays, meta = self.checkpoints.load(found)
         if meta["algorithm"] != self.algorithm.name:
             raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
-        return unflatten(engine.template(), arrays, f"checkpoint {found}"), meta
+        snapshot = read_snapshot(engine.template(), arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
+        return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
 
     def _open(self, found: int | None) -> None:
         """Make the run directory, now that the first update has shown that the run can go on."""
@@ -211,6 +216,8 @@ class Run:
                 self._give_up(engine, spent)
             if not opened:
                 self._open(resumed)
+                if self.checkpoints and self.watch.checkpoint_replay:
+                    tell_size(self.algorithm, engine, self.display.note)
                 opened = True
             stop_if_broken(reports, engine, self.meter.updates, self.folder)
             made = len(reports.tally.steps)
@@ -313,7 +320,7 @@ class Run:
     def _save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint; return when, and how long it took."""
         before = time.monotonic()
-        self._write(jax.device_get(engine.snapshot()))
+        self._write(jax.device_get(engine.snapshot(leave=() if self.watch.checkpoint_replay else PARTS)))
         now = time.monotonic()
         return now, now - before
 

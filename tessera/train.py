@@ -117,6 +117,7 @@ def train(
     trace: str | Path | None = None,
     timeout: float = 60.0,
     restarts: int = 20,
+    checkpoint_replay: bool = True,
     quiet: bool = False,
     started: float | None = None,
 ) -> Result:
@@ -144,6 +145,8 @@ def train(
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
         restarts: how often each replica may be started again.
+        checkpoint_replay: save the replay with every checkpoint, so that a resumed run goes on exactly; without, it is
+            filled again by as many unrolls as before the first update.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -166,7 +169,7 @@ def train(
     folder = None if run_dir is None else Path(run_dir)
     watch = Watch(
         started, checkpoint_every, keep, eval_episodes, evaluate_every, None if trace is None else Path(trace),
-        timeout, restarts,
+        timeout, restarts, checkpoint_replay,
     )  # fmt: skip
     run = Run(bound, made, plan, config, folder, updates, target_return, make_display(quiet), watch)
     state, summary = run.go(resume)

@@ -19,7 +19,7 @@ from tessera.engines.packing import from_leaves, leaves_of, write_block
 from tessera.engines.replica import make_training, wide_numbers
 from tessera.engines.reports import Reports, collect_reports
 from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import FLIGHT, assemble, part_of, template, with_shared
+from tessera.engines.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
@@ -174,19 +174,20 @@ class LocalEngine:
         """The learner's state."""
         return self.snapshot(("state",))["state"]
 
-    def snapshot(self, slots: tuple[str, ...] = ()) -> dict[str, Any]:
-        """All persistent slots (or only some), whole. Host environments are left out."""
+    def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
+        """All persistent slots (or only some, or without some), whole. Host environments are left out."""
         places = range(len(self.jobs))
         if slots == ("state",):
             places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]  # type: ignore[assignment]
-        return self._assemble(self.crew.ask(places, {"do": "snapshot", "slots": list(slots)}, self._until))
+        command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
+        return self._assemble(self.crew.ask(places, command, self._until))
 
     def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
         """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
         if last is None:
             return None
         living = [k for k in range(len(self.jobs)) if self.crew.alive(k)]
-        found = self.crew.ask(living, {"do": "snapshot", "slots": []}, self.crew.wait_for)
+        found = self.crew.ask(living, {"do": "snapshot", "slots": [], "leave": []}, self.crew.wait_for)
         for k, job in enumerate(self.jobs):
             if k not in found:
                 part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
@@ -210,6 +211,7 @@ class LocalEngine:
             fd, size = write_block({}, leaves_of(part))
             blocks.append(fd)
             command = {"do": "restore", "pid": self.arena.handle[0], "fd": fd, "size": size, "tokens": tokens}
+            command["refill"] = lacks_replay(self.training, snapshot)
             self.crew.tell(k, command)
         try:
             self._until(lambda: all(self.crew.started))

@@ -51,7 +51,9 @@ class Programs:
     """What all replicas of one fragment run, compiled once."""
 
     reset: tuple[Node, ...]
+    fill: tuple[Node, ...]
     start: tuple[Node, ...]
+    """Both of the above, one after the other."""
     updates: tuple[Node, ...]
     mesh: Mesh | None
 
@@ -65,7 +67,13 @@ def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
         return compile_program(project(nodes, plan, fragment), mesh)
 
     start = training.start()
-    return Programs(made(start[:1]), made(start), made(training.updates()), mesh)
+    return Programs(made(start[:1]), made(start[1:]), made(start), made(training.updates()), mesh)
+
+
+def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
+    """Gradients that a run of so many updates applies."""
+    together = plan.fragments[plan.home("apply")].replicas if plan.exchange == "shared" else 1
+    return updates * algorithm.schedule.applies * together
 
 
 class Replica:
@@ -87,9 +95,8 @@ class Replica:
         self.plan, self.training, self.programs = plan, training, programs
         self.fragment, self.number = fragment, number
         s = training.algorithm.schedule
-        together = plan.fragments[plan.home("apply")].replicas if plan.exchange == "shared" else 1
-        horizon = updates * s.applies * together
-        self.slots = initial_slots(training, plan, fragment, number, seed, horizon, programs.mesh)
+        ends = horizon(plan, training.algorithm, updates)
+        self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
         self._told: list[Told] = []
         self.timeline: Timeline | None = None
         views = s.applies + s.draws * training.algorithm.absorbs

@@ -13,7 +13,7 @@ from tessera.engines.channels.memory import MemoryLink, MemoryVector
 from tessera.engines.replica import Replica, make_programs, make_training
 from tessera.engines.reports import Reports, Told, collect_reports
 from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import assemble, give, part_of, persistent, template, with_shared
+from tessera.engines.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed
@@ -90,14 +90,14 @@ class SerialEngine:
         """The learner's state."""
         return self.snapshot(("state",))["state"]
 
-    def snapshot(self, slots: tuple[str, ...] = ()) -> dict[str, Any]:
-        """All persistent slots (or only some), whole. Host environments are left out."""
+    def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
+        """All persistent slots (or only some, or without some), whole. Host environments are left out."""
         parts = {}
         for r in self.replicas:
             names = persistent(self.plan, self.training, r.fragment, r.number, r.slots)
-            parts[r.fragment, r.number] = {s: r.slots[s] for s in names if not slots or s in slots}
-            if not slots:
-                parts[r.fragment, r.number] |= r.in_flight()
+            mine = {s: r.slots[s] for s in names if not slots or s in slots}
+            mine |= {} if slots else r.in_flight()
+            parts[r.fragment, r.number] = {s: value for s, value in mine.items() if s not in leave}
         out = assemble(self.plan, self.routes, self.training, parts)
         for vector in self.vectors.values():
             out = with_shared(self.plan, out, vector)
@@ -108,13 +108,16 @@ class SerialEngine:
         return template(self.plan, self.training, slot_shapes(self.training, self.plan))
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot; host environments start new episodes."""
+        """Go on from a snapshot; host environments start new episodes, and a replay that is not there is refilled."""
         if any(r.on_host for r in self.replicas):
             self._run([r.run(r.programs.reset) for r in self.replicas], 0)
         for link in self.links.values():
             link.clear()
         for r in self.replicas:
             give(r, part_of(self.plan, self.routes, self.training, r.fragment, r.number, snapshot))
+        if lacks_replay(self.training, snapshot):
+            self._run([r.run(r.programs.fill) for r in self.replicas], self.training.algorithm.schedule.warmup)
+            self._reports()
 
     def status(self) -> list[tuple[str, str, int]]:
         """What every replica is doing: one thread needs no telling."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from tessera.algorithms.base import State
+from tessera.algorithms.base import Clock, State
 from tessera.engines.channels.base import Vector
 from tessera.engines.replica import Replica
 from tessera.engines.routes import Route
@@ -125,6 +125,22 @@ def give(replica: Replica, part: Slots) -> None:
             where = NamedSharding(mesh, partition(slot)) if mesh else None
             replica.slots[slot] = jax.device_put(jax.tree.map(_copied, value), where)
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
+
+
+def with_horizon(snapshot: Slots, horizon: int) -> Slots:
+    """The same for a run of another length: schedules go on by how much of the whole is over."""
+
+    ends: Any = np.asarray(horizon, np.int32)
+
+    def leaf(x: Any) -> Any:
+        return x._replace(horizon=ends) if isinstance(x, Clock) else x
+
+    return jax.tree.map(leaf, snapshot, is_leaf=lambda x: isinstance(x, Clock))
+
+
+def lacks_replay(training: Training, snapshot: Slots) -> bool:
+    """Whether a replay was left out of a snapshot, so that it has to be filled again."""
+    return training.algorithm.store.persistent and "buffer" not in snapshot
 
 
 def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:

@@ -210,19 +210,24 @@ class Worker:
         self._report(0)
         self._tell("started")
 
-    def _do_restore(self, pid: int, fd: int, size: int, tokens: dict[str, int]) -> None:
+    def _do_restore(self, pid: int, fd: int, size: int, tokens: dict[str, int], refill: bool) -> None:
         replica = self.replica
         if isinstance(self.job.env, HostEnvironment):
             self._run(replica.programs.reset, 0)
         _, arrays = read_block(pid, fd, size)
         give(replica, from_leaves(arrays, self._like(tokens)))
+        if refill:
+            self._run(replica.programs.fill, 0)
+            replica.note_reports(self.job.algorithm.schedule.warmup)
+            replica.take_reports()
         self._tell("started")
 
-    def _do_snapshot(self, slots: list[str]) -> None:
+    def _do_snapshot(self, slots: list[str], leave: list[str]) -> None:
         replica = self.replica
         names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
         chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
         chosen |= {} if slots else replica.in_flight()
+        chosen = {s: value for s, value in chosen.items() if s not in leave}
         self._free_block()
         self.block, size = write_block({}, leaves_of(chosen))
         self._tell("snapshot", pid=os.getpid(), fd=self.block, size=size, slots=list(chosen))

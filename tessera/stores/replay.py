@@ -7,11 +7,13 @@ walks down from the top, choosing a child in proportion to its entry. Draws are 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tessera.errors import TesseraError
 from tessera.maths.distributions import inverse_cdf
@@ -256,3 +258,36 @@ class Replay(Store):
     def _larger(self, largest: jax.Array, priority: jax.Array) -> jax.Array:
         """The largest priority so far, after [B] more."""
         return jnp.maximum(largest, jnp.minimum(jnp.max(jnp.where(priority > 0, priority, 0)), _LARGEST))
+
+
+def rebuilt(
+    store: Replay, like: ReplayBuffer, rows: Any, counts: tuple[int, int, Any], entries: np.ndarray | None
+) -> ReplayBuffer:
+    """One group's buffer like `like`, filled with the newest of another's (rows, versions), oldest first.
+
+    Args:
+        store: the share of one group.
+        like: a buffer of the new size, NumPy arrays as all here.
+        rows: what the other one held, [capacity, ...].
+        counts: its `head`, `filled` and `largest`.
+        entries: its tree's lowest level; None if it was not prioritised.
+    """
+    head, filled, largest = counts
+    capacity, before = like.version.shape[0], rows[1].shape[0]
+    kept = ((head - filled + np.arange(filled)) % before)[-capacity:]
+
+    def leaf(all_rows: np.ndarray, old: np.ndarray) -> np.ndarray:
+        new = np.zeros_like(all_rows)
+        new[: len(kept)] = old[kept]
+        return new
+
+    stored, version = jax.tree.map(leaf, (like.rows, like.version), rows)
+    levels = [np.zeros_like(level) for level in like.tree]
+    if levels:
+        levels[0][: len(kept)] = float(largest) ** store.alpha if entries is None else entries[kept]
+        for below, above in itertools.pairwise(levels):
+            sums = below.reshape(-1, _FANOUT).sum(1)
+            above[: len(sums)] = sums
+    counted: Any = (np.int32(len(kept) % capacity), np.int32(len(kept)))
+    parts: Any = (stored, *counted, tuple(levels), np.float32(largest), version)
+    return ReplayBuffer(*parts)
