@@ -44,36 +44,70 @@ HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
 
 EXCEPTIONS: dict[str, Task] = {
     "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
+    "apex_dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
+    "dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
+    "async_q": Task(target=None),
+    "async_sarsa": Task(target=None),
+    "async_nstep_q": Task(target=None),
 }
 """Systems whose task does not follow from whether they remember."""
 
 NOTES: dict[str, str] = {
-    "a2c": "The synchronous form of A3C: all actors play a short unroll, their gradients are averaged, and one update "
-    "of a large batch is made, so that nothing is ever stale and accelerators are filled. The batch is the same "
-    "wherever the actors are: here they are one compiled program with the learner, and under "
-    "`--policy single_learner_coarse` or `multi_learner` they are processes, with the same params after every update.",
-    "a3c": "In the paper each worker pulls the params, plays up to 5 steps, computes a gradient and pushes it without "
-    "waiting for anybody; RMSProp's statistics are shared by all. Over several machines that is a parameter server: "
-    "under `central:mode=async` the workers hold environments, acting and gradients, and the server applies each "
-    "gradient when it comes, to params that others have moved meanwhile. Advantages are not normalised, as in the "
-    "paper, and unrolls have 8 steps.",
+    "a2c": "The synchronous form of A3C: all actors play a short unroll, their gradients are averaged, and one "
+    "update of a large batch is made, so that nothing is ever stale and accelerators are filled. The batch is the "
+    "same wherever the actors are: here they are one compiled program with the learner, and under `--policy "
+    "single_learner_coarse` or `multi_learner` they are processes, with the same params after every update.",
+    "a3c": "In the paper each worker pulls the params, plays up to 5 steps, computes a gradient and pushes it "
+    "without waiting for anybody; RMSProp's statistics are shared by all. Over several machines that is a parameter "
+    "server: under `central:mode=async` the workers hold environments, acting and gradients, and the server applies "
+    "each gradient when it comes, to params that others have moved meanwhile. Advantages are not normalised, as in "
+    "the paper, and unrolls have 8 steps.",
     "a3c_hogwild": "The paper ran its workers as threads of one machine, which read and update one parameter vector "
     "without locks, as Hogwild (2011) had shown to work. Here workers are processes and the vector is shared memory: "
-    "what an update moved is added in place, element by element, so that what others added meanwhile stays. RMSProp's "
-    "statistics are in that memory too (`carries=state`).",
+    "what an update moved is added in place, element by element, so that what others added meanwhile stays. "
+    "RMSProp's statistics are in that memory too (`carries=state`).",
     "a3c_lstm": "The paper's second network has an LSTM between the torso and the heads, and scored higher on Atari: "
-    "623 % of human on average, against 497 % without. The gradient of an unroll goes through the LSTM's steps within "
-    "it, from what the actor remembered when the unroll began. The task hides CartPole's velocities, which a network "
-    "without memory cannot do.",
-    "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a target "
-    "network that is a copy of older params. The paper has one actor with one environment; here 16 are played at once. "
-    "Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; with "
-    "`--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their own.",
+    "623 % of human on average, against 497 % without. The gradient of an unroll goes through the LSTM's steps "
+    "within it, from what the actor remembered when the unroll began. The task hides CartPole's velocities, which a "
+    "network without memory cannot do.",
+    "apex_dpg": "Ape-X with continuous actions: the learner is a deterministic policy gradient with a critic, and "
+    "actors explore by Gaussian noise of a fixed size. All else is as for [`apex_dqn`](apex_dqn.md).",
+    "apex_dqn": "Many actors play, each with a share of random actions of its own, 0.4 to the power of 1 to 8, from "
+    "the most curious to nearly greedy. They turn their steps into 3-step windows, compute first priorities with the "
+    "params they have, and send both to replay shards. One learner draws from all shards, by priority within each "
+    "group of environments, sends new priorities back, and publishes its params every 4 updates. The network is "
+    "dueling, the target double, and importance weights keep the exponent 0.4. A shard that dies is started again "
+    "empty, and refilled by actors while the learner goes on with the others.",
+    "async_nstep_q": "As [`async_q`](async_q.md), with all rewards to the end of the unroll in place of one: values "
+    "move faster, and of the three it is the one that solves CartPole.",
+    "async_q": "No replay: several actor-learners, each in environments of its own, make experience that differs "
+    "enough to learn from at once. Each plays 5 steps, accumulates their gradients and sends them to the server, "
+    "which applies each as it comes and keeps RMSProp's statistics and the target network for all. Each "
+    "environment's share of random actions falls to 0.1, 0.01 or 0.5, with probabilities 0.4, 0.3 and 0.3. Whether "
+    "more workers learn from fewer steps is measured by `python benchmarks/data_efficiency.py` "
+    "([picture](../data_efficiency.png)).",
+    "async_sarsa": "As [`async_q`](async_q.md), but values are drawn to that of the action which was really taken "
+    "next, exploration included. The last step of an unroll is learned from with the next one, when that is known.",
+    "dpg": "The policy is a function that gives one action, and learns by the slope of a critic, which learns as DQN "
+    "does from a replay, towards slow copies of both. Two critics of which the lower counts, a policy that learns "
+    "more seldom, and noise on the target's actions (TD3) are flags.",
+    "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a "
+    "target network that is a copy of older params. The paper has one actor with one environment; here 16 are played "
+    "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; "
+    "with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their "
+    "own.",
+    "gorila": "DQN with every part in several copies: actors, replay shards, learners and a parameter server in "
+    "shards, none of which waits for another. Learners draw from their shards and send gradients, which the server "
+    "applies one by one; gradients of params that are more than 20 updates old are dropped, and so are those whose "
+    "loss lies above its running mean by more than 3 deviations (`learn/dropped`). The target network is the "
+    "server's, renewed every 50 gradients. The paper's optimiser is `--optimiser adagrad`.",
+    "gorila_bundled": "As [`gorila`](gorila.md), in the form that the paper ran on 100 machines: an actor, its own "
+    "replay and its own learner together, around a server in 31 shards; here two such bundles and two shards.",
     "impala": "Actors only generate experience: they play unrolls with whatever params came last and queue them for "
     "the learner, so neither waits for the other. The learner's params have then moved on, and V-trace corrects for "
     "it: each step counts by the ratio of its probabilities now and then, cut off at 1. The pair is the algorithm "
-    "`impala`, which is A2C with V-trace, and actors and a learner joined by an asynchronous queue; "
-    "[this picture](../staleness.png) by `benchmarks/staleness.py` shows what becomes of it without corrections.",
+    "`impala`, which is A2C with V-trace, and actors and a learner joined by an asynchronous queue; [this "
+    "picture](../staleness.png) by `benchmarks/staleness.py` shows what becomes of it without corrections.",
     "impala_lstm": "The paper's deep network has an LSTM, and its learner starts every unroll from what the actor "
     "remembered, which travels with the experience. The ratios of V-trace are then between two networks that both "
     "remember. The task hides CartPole's velocities, which a network without memory cannot do.",
@@ -82,27 +116,28 @@ NOTES: dict[str, str] = {
     "run free; the mean of the gradients is an all-reduce between the learners at every minibatch.",
     "mappo": "PPO where several agents act together: each agent's policy sees its own observation, and the value "
     "function, which is needed in training only, sees what all of them see. All agents share one network unless "
-    "`--separate` is given. Agents are one more axis of every array, so every policy that runs PPO runs this too. "
-    "In simple spread three agents have to cover three landmarks without colliding; returns are negative, and no "
-    "number is agreed on as solved.",
+    "`--separate` is given. Agents are one more axis of every array, so every policy that runs PPO runs this too. In "
+    "simple spread three agents have to cover three landmarks without colliding; returns are negative, and no number "
+    "is agreed on as solved.",
     "openai_five": "PPO with an LSTM at scale: rollout workers step the game, forward-pass workers choose actions in "
-    "batches on accelerators (the form of 2019), and optimisers average their gradients by an all-reduce. Each of the "
-    "three is a fragment of `split_inference`. In 2018 it ran on 128,000 preemptible cores and 256 GPUs. Its self-play "
-    "against current and past params is not part of this entry. Rewards are scaled as for [`ppo_lstm`](ppo_lstm.md).",
-    "ppo": "PPO makes several passes of minibatches over each batch of unrolls, and keeps the policy near the one that "
-    "played them by cutting off the gradient of actions that have become much more or less likely. With everything in "
-    "one place it is one compiled program; MSRL ran the same under other policies, and so can `--policy`: "
-    "every synchronous one gives the same params.",
+    "batches on accelerators (the form of 2019), and optimisers average their gradients by an all-reduce. Each of "
+    "the three is a fragment of `split_inference`. In 2018 it ran on 128,000 preemptible cores and 256 GPUs. Its "
+    "self-play against current and past params is not part of this entry. Rewards are scaled as for "
+    "[`ppo_lstm`](ppo_lstm.md).",
+    "ppo": "PPO makes several passes of minibatches over each batch of unrolls, and keeps the policy near the one "
+    "that played them by cutting off the gradient of actions that have become much more or less likely. With "
+    "everything in one place it is one compiled program; MSRL ran the same under other policies, and so can "
+    "`--policy`: every synchronous one gives the same params.",
     "ppo_lstm": "PPO with an LSTM between torso and heads, for policy and value each. Minibatches are made of whole "
     "unrolls, which start from what was remembered when they were played. Rewards are scaled by default: with "
-    "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and "
-    "on some seeds the policy is lost again.",
+    "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and on "
+    "some seeds the policy is lost again.",
     "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
     "acts for whichever of them are ready, in one batch on its accelerator; no params travel. That is "
-    "`single_learner_fine` with a bound on waiting: once an environment server is ready, the others have 1 ms to join "
-    "its batch. Who was ready when changes nothing but the time (`python benchmarks/ready.py`). The learner learns "
-    "when all have ended their unrolls, so experience is as fresh as its params, and V-trace has nothing to correct "
-    "unless `--lag` is given.",
+    "`single_learner_fine` with a bound on waiting: once an environment server is ready, the others have 1 ms to "
+    "join its batch. Who was ready when changes nothing but the time (`python benchmarks/ready.py`). The learner "
+    "learns when all have ended their unrolls, so experience is as fresh as its params, and V-trace has nothing to "
+    "correct unless `--lag` is given.",
 }
 """How the system of the paper works, and how the pair of algorithm and policy is the same."""
 
