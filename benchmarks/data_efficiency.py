@@ -63,7 +63,7 @@ def measure(env: str, workers: int, seed: int) -> Row:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         greedy = json.loads((run / "summary.json").read_text())["eval_return_mean"]
-    curve = [(r["env_steps"], r["train_return_mean"]) for r in rows if r["train_return_mean"] == r["train_return_mean"]]
+    curve = [(r["env_steps"], r["train_return_mean"]) for r in rows if r["train_return_mean"] is not None]
     return Row(env, workers, seed, greedy, curve[:: max(1, len(curve) // 400)])
 
 
@@ -124,10 +124,10 @@ def main() -> None:
         jobs = [(env, workers, seed) for env in TASKS for seed in SEEDS for workers in WORKERS]
         with ThreadPoolExecutor(options.parallel) as pool:
             rows = list(pool.map(lambda job: measure(*job), jobs))
-    tell(rows)
     if options.save:
         options.save.write_text(json.dumps([asdict(row) for row in rows]))
-    else:
+    tell(rows)
+    if not options.save:
         draw(rows, PICTURE)
         print(f"wrote {PICTURE}")
 
