@@ -47,6 +47,7 @@ EXCEPTIONS: dict[str, Task] = {
     "apex_dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "async_q": Task(target=None),
+    "q_learning": Task(target=None),
     "async_sarsa": Task(target=None),
     "async_nstep_q": Task(target=None),
 }
@@ -132,6 +133,8 @@ NOTES: dict[str, str] = {
     "unrolls, which start from what was remembered when they were played. Rewards are scaled by default: with "
     "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and on "
     "some seeds the policy is lost again.",
+    "q_learning": "What the actor-learners of [`async_q`](async_q.md) run, in one place: 32 environments that explore "
+    "each in its own way make one gradient.",
     "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
     "acts for whichever of them are ready, in one batch on its accelerator; no params travel. That is "
     "`single_learner_fine` with a bound on waiting: once an environment server is ready, the others have 1 ms to "

@@ -14,8 +14,8 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from tessera.algorithms.checks import options_of
 from tessera.errors import TesseraError, unknown_name
+from tessera.fields import options_of
 
 
 def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> type:

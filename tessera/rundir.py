@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.base import Algorithm
-from tessera.algorithms.checks import options_of
 from tessera.checkpoint import write_json
 from tessera.errors import TesseraError
+from tessera.fields import options_of
 
 MAY_CHANGE = ("steps", "target_return")
 """What a resumed run may set anew, besides the capacity of a replay."""

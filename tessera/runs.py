@@ -11,12 +11,12 @@ import jax
 
 from tessera import rundir
 from tessera.algorithms.base import Algorithm, State
-from tessera.algorithms.checks import options_of
 from tessera.checkpoint import Checkpoints, unflatten
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.evaluate import Evaluation, Evaluator
+from tessera.fields import options_of
 from tessera.program.initial import initial_state
 from tessera.program.training import published
 

@@ -95,6 +95,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO whose network remembers", {"core": "lstm"}),
+    "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one place"),
     "seed_rl": System(
         "impala", "single_learner_fine:wait=0.001", "Espeholt et al. 2020",
         "environments only step; the learner acts for whichever are ready, in one batch",

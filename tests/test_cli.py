@@ -24,6 +24,7 @@ from tessera.cli import (
     field_docs,
     main,
 )
+from tessera.fields import options_of
 
 ENV = "gymnax:CartPole-v1"
 
@@ -182,7 +183,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
-    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
+    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3 --no-checkpoint-replay"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
@@ -210,6 +211,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "trace": Path("t.json"),
         "timeout": 9.5,
         "restarts": 3,
+        "checkpoint_replay": False,
         "quiet": True,
     }
 
@@ -339,9 +341,7 @@ def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str
     assert systems.SYSTEMS[name].summary in shown
     for owner in (cls, WorldOptions, TrainOptions):
         docs = field_docs(owner)
-        for field in dataclasses.fields(owner):
-            if field.name == "spec":
-                continue
+        for field in options_of(owner):
             assert len(docs.get(field.name, "")) > 3, f"{owner.__name__}.{field.name} has no docstring"
             flag = "Environment:" if field.name == "env" else f"--{field.name.replace('_', '-')}"
             assert flag in shown

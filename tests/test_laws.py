@@ -23,11 +23,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "envs": (),
     "graph": (),
     "policies": ("graph",),
-    "program": ("algorithms.base", "graph", "envs.base", "maths"),
+    "program": ("algorithms.base", "stores.base", "graph", "envs.base", "maths"),
     "engines": ("program", "graph", "algorithms.base", "envs.base"),
 }
 """Package -> what it may import besides itself and the modules that everyone may: imports point one way."""
-EVERYONE = ("errors", "imports", "cache")
+EVERYONE = ("errors", "imports", "cache", "fields")
 
 PLACES = re.compile(
     r"axis_name|pmean|psum|shard_map|multiprocessing|\bray\b|jax\.(local_)?devices|process_index|\brank\b"

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.checks import SET_BY_FRAMEWORK, check_fields, settled
+from tessera.algorithms.checks import check_fields, settled
 from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError
+from tessera.fields import SET_BY_FRAMEWORK
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
 

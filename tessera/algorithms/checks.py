@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, TypeVar
 
 from tessera.errors import TesseraError
 
 Number = TypeVar("Number", int, float)
-
-SET_BY_FRAMEWORK = {"set_by": "framework"}
-"""Metadata of fields that are no hyper-parameters."""
-
-
-def options_of(algorithm: Any) -> list[dataclasses.Field[Any]]:
-    """The fields of an algorithm, or of a class of them, that users set."""
-    return [f for f in dataclasses.fields(algorithm) if f.metadata.get("set_by") != "framework"]
 
 
 def settled(value: Number | None) -> Number:
@@ -31,7 +22,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("n_step", "target_period"), (1, math.inf)),
     **dict.fromkeys(("warmup", "learning_rate", "clip", "max_gradient_norm", "huber"), (0, math.inf)),
     **dict.fromkeys(("burn_in", "rho_bar", "c_bar"), (0, math.inf)),
-    "core_width": (1, math.inf),
+    **dict.fromkeys(("core_width", "actor_delay"), (1, math.inf)),
+    **dict.fromkeys(("smoothing", "smoothing_clip", "noise"), (0, math.inf)),
     **dict.fromkeys(("value_coefficient", "entropy_coefficient"), (0, math.inf)),
     **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
     **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent", "importance_end"), (0, 1)),

@@ -62,13 +62,6 @@ class DPG(ReplayAlgorithm):
             )
         return super().bind(spec)
 
-    def check(self) -> None:
-        """Refuse noise below zero, and an actor that never learns."""
-        super().check()
-        for name, least in {"actor_delay": 1, "smoothing": 0, "smoothing_clip": 0, "noise": 0}.items():
-            if getattr(self, name) < least:
-                raise TesseraError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
-
     @property
     def actor(self) -> Any:
         """The network that chooses actions, as a Flax module."""

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.base import Feedback, Transition, View
-from tessera.algorithms.checks import SET_BY_FRAMEWORK
 from tessera.algorithms.ppo import PPO
 from tessera.algorithms.rows import Batch, Memory, Played, Summary
 from tessera.envs.base import Box, Spec
+from tessera.fields import SET_BY_FRAMEWORK
 from tessera.maths.distributions import Distribution
 from tessera.networks import TeamActorCritic
 from tessera.stores.base import Experience

@@ -6,11 +6,10 @@ from collections import Counter
 from typing import Any
 
 import jax
-import numpy as np
 
 from tessera.engines.channels.base import Flow, Link, Message, Vector
 from tessera.engines.routes import Route
-from tessera.stores.base import NOWHERE, Sample
+from tessera.program.exchange import instead
 
 
 class Versions:
@@ -192,15 +191,8 @@ class Drawn(Inbox):
             return False, None
         parts = {p: self.receive_from(p)[1] for p in here}
         for k, p in enumerate(absent):
-            parts[p] = self._instead(p, parts[here[k % len(here)]])
+            parts[p] = instead(parts[here[k % len(here)]], len(self.route.shared(p, self.q)))
         return True, self.route.merge(parts)
-
-    def _instead(self, p: int, sample: Sample) -> Sample:
-        """As many groups as sender `p` has, out of another's sample; priorities for them go nowhere."""
-        there = sample.rows if sample.index is None else sample.index
-        groups = np.arange(len(self.route.shared(p, self.q))) % len(jax.tree.leaves(there)[0])
-        picked = jax.tree.map(lambda x: x[groups], sample)
-        return picked if picked.index is None else picked._replace(index=np.full_like(picked.index, NOWHERE))
 
 
 class InTurn(Inbox):

@@ -22,12 +22,11 @@ from tessera.envs.base import Environment, HostVector
 from tessera.graph.plan import Plan
 from tessera.program.compile import AXIS, compile_program
 from tessera.program.drive import drive
-from tessera.program.exchange import carried
+from tessera.program.exchange import carried, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.project import project
 from tessera.program.training import Training, acting, published
-from tessera.stores.base import NOWHERE
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
@@ -175,8 +174,7 @@ class Replica:
         """Priorities for no row at all, of all groups that it holds."""
         store = self.training.algorithm.store.split(self.training.groups)
         groups = len(self.plan.fragments[self.fragment].held("grad")[self.number])
-        shape = (groups, store.batch)  # type: ignore[attr-defined]
-        return np.full(shape, NOWHERE, np.int32), np.zeros(shape, np.float32)
+        return no_priorities(groups, store.batch)  # type: ignore[attr-defined]
 
 
 def wide_numbers() -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tessera.algorithms.base import Algorithm, Clock, State
 from tessera.errors import TesseraError
+from tessera.stores.base import NOWHERE, Sample
 
 
 class Alone(NamedTuple):
@@ -30,6 +31,18 @@ class Tensors(NamedTuple):
     """int32 [elements]; for padding the number of tensors."""
     names: Any
     """Zeros [tensors]: tells how many there are."""
+
+
+def no_priorities(groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Priorities for no row at all."""
+    return np.full((groups, rows), NOWHERE, np.int32), np.zeros((groups, rows), np.float32)
+
+
+def instead(sample: Sample, groups: int) -> Sample:
+    """So many groups out of another store's sample; priorities for them go nowhere."""
+    there = len(jax.tree.leaves(sample.rows if sample.index is None else sample.index)[0])
+    picked = jax.tree.map(lambda x: x[np.arange(groups) % there], sample)
+    return picked if picked.index is None else picked._replace(index=no_priorities(*picked.index.shape)[0])
 
 
 def values_of(gradients: Any) -> Any:
