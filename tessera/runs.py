@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def load_run(folder: str | Path) -> SavedRun:
     folder = Path(folder)
     config = rundir.read_config(folder)
     env = _environment(config["env"], config["precision"])
-    algorithm = _algorithm(config["algorithm"]).bind(env.spec)
+    algorithm = replace(_algorithm(config["algorithm"]).bind(env.spec), envs=config.get("envs", 1))
     if not (folder / "checkpoints").is_dir():
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
     checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
