@@ -219,6 +219,23 @@ def test_a_pettingzoo_team_is_trained_on_the_host():
     assert -60 < result.summary["eval_return_mean"] < -5
 
 
+def test_a_pettingzoo_team_of_wide_networks_is_trained_on_processes():
+    algorithm = MAPPO(unroll=25, epochs=1, minibatches=1, separate=True)
+    with kept():
+        result = train(
+            algorithm,
+            "pettingzoo:mpe2.simple_spread_v3",
+            "environments",
+            steps=400,
+            envs=4,
+            eval_episodes=2,
+            quiet=True,
+        )
+    assert algorithm.bind(result.algorithm.world).widths == (128, 128)
+    assert result.summary["engine"] == "local"
+    assert -90 < result.summary["eval_return_mean"] < -5
+
+
 def test_worlds_of_one_agent_and_of_several_want_algorithms_of_their_own():
     with pytest.raises(TesseraError, match="3 agents: choose one for several agents, such as mappo"):
         prepare_plan(PPO(), Relay())

@@ -51,7 +51,13 @@ def make(name: str, **options: Any) -> PettingZooEnvironment:
         raise TesseraError(f"{path} of 'pettingzoo:{name}' cannot be imported ({error}): install it") from error
     if not hasattr(module, "parallel_env"):
         raise TesseraError(f"{path} has no parallel_env, and here agents act at once: choose another")
-    return PettingZooEnvironment(f"pettingzoo:{name}", functools.partial(module.parallel_env, **options))
+    return PettingZooEnvironment(f"pettingzoo:{name}", functools.partial(_parallel, path, **options))
+
+
+def _parallel(path: str, **options: Any) -> Any:
+    """Make one by its module's name: many are functions within functions, which cannot be sent to other processes."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
+    return importlib.import_module(path).parallel_env(**options)
 
 
 def _exists(path: str) -> bool:

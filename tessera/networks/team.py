@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,7 +70,10 @@ class TeamActorCritic:
         if not self.separate:
             return one.init(key, *arguments)
         keys = jax.random.split(key, self.spec.agents)[np.asarray(self.agents)]
-        return jax.vmap(one.init, (0, *_axes(arguments)))(keys, *arguments)
+        # one after the other: many orthogonal matrices at once were seen to block XLA's threads on two cores for good
+        mine = [jax.tree.map(partial(_agent, number=k), arguments) for k in range(len(keys))]
+        made = [one.init(key, *each) for key, each in zip(keys, mine, strict=True)]
+        return jax.tree.map(lambda *xs: jnp.stack(xs), *made)
 
     def apply(
         self,
@@ -91,7 +95,9 @@ class TeamActorCritic:
 
         if not self.separate:
             return call(params, *arguments)
-        out = jax.eval_shape(call, jax.tree.map(lambda x: x[0], params), *jax.tree.map(_first_agent, arguments))
+        out = jax.eval_shape(
+            call, jax.tree.map(lambda x: x[0], params), *jax.tree.map(partial(_agent, number=0), arguments)
+        )
         return jax.vmap(call, (0, *_axes(arguments)), _axes_out(out, method))(params, *arguments)
 
     def _each(self, first: Any) -> Any:
@@ -107,8 +113,8 @@ def _axes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return (-2, -2 if jax.tree.leaves(arguments[1]) else None, *flags)
 
 
-def _first_agent(x: jax.Array) -> jax.Array:
-    return x[..., 0] if x.dtype == bool else x[..., 0, :]
+def _agent(x: jax.Array, number: int) -> jax.Array:
+    return x[..., number] if x.dtype == bool else x[..., number, :]
 
 
 def _axes_out(out: Any, method: str | None) -> Any:
