@@ -80,7 +80,7 @@ NOTES: dict[str, str] = {
     "dueling, the target double, and importance weights keep the exponent 0.4. A shard that dies is started again "
     "empty, and refilled by actors while the learner goes on with the others.",
     "async_nstep_q": "As [`async_q`](async_q.md), with all rewards to the end of the unroll in place of one: values "
-    "move faster, and of the three it is the one that solves CartPole.",
+    "move faster, and of the three it learns CartPole best.",
     "async_q": "No replay: several actor-learners, each in environments of its own, make experience that differs "
     "enough to learn from at once. Each plays 5 steps, accumulates their gradients and sends them to the server, "
     "which applies each as it comes and keeps RMSProp's statistics and the target network for all. Each "
