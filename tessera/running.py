@@ -209,34 +209,33 @@ class Run:
             saving = self.checkpoints is not None and before - saved > max(self.watch.checkpoint_every, 20 * cost)
             try:
                 reports = engine.advance(*self._stride(count, look, saving))
+                if not opened:
+                    self._open(resumed)
+                    if self.checkpoints and self.watch.checkpoint_replay:
+                        tell_size(self.algorithm, engine, self.display.note)
+                    opened = True
+                stop_if_broken(reports, engine, self.meter.updates, self.folder)
+                made = len(reports.tally.steps)
+                self.meter.count(reports.tally)
+                self.meter.updates += made
+                now = time.monotonic()
+                if math.isnan(self.startup_seconds):
+                    self.startup_seconds = time.time() - self.watch.started
+                    first_steps, first_done = self.meter.env_steps, now
+                else:
+                    count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
+                speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+                self._report(reports, speed, now, engine)
+                if self._reached(look, engine):
+                    self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
+                    return True
+                self._evaluate_beside(engine, made)
+                if saving:
+                    saved, cost = self._save(engine)
             except Interrupted:
                 self._go_back(engine)
-                continue
             except RestartsSpent as spent:
                 self._give_up(engine, spent)
-            if not opened:
-                self._open(resumed)
-                if self.checkpoints and self.watch.checkpoint_replay:
-                    tell_size(self.algorithm, engine, self.display.note)
-                opened = True
-            stop_if_broken(reports, engine, self.meter.updates, self.folder)
-            made = len(reports.tally.steps)
-            self.meter.count(reports.tally)
-            self.meter.updates += made
-            now = time.monotonic()
-            if math.isnan(self.startup_seconds):
-                self.startup_seconds = time.time() - self.watch.started
-                first_steps, first_done = self.meter.env_steps, now
-            else:
-                count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
-            speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
-            self._report(reports, speed, now, engine)
-            if self._reached(look, engine):
-                self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
-                return True
-            self._evaluate_beside(engine, made)
-            if saving:
-                saved, cost = self._save(engine)
         return False
 
     def _stride(self, count: int, look: int, saving: bool) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.acting import ActingAlgorithm
-from tessera.algorithms.base import Clock, State, Transition, View, settled
+from tessera.algorithms.base import State, Transition, View, settled
 from tessera.algorithms.rows import Batch, Played, Statistics, Summary
 from tessera.envs.base import Box, Spec
 from tessera.maths.bootstrap import next_values
@@ -60,11 +60,6 @@ class ActorCriticAlgorithm(ActingAlgorithm):
     def absorbs(self) -> bool:
         """Statistics change only if something is normalised."""
         return bool(self.normalise_observations or self.normalise_rewards)
-
-    def rate(self, clock: Clock) -> Any:
-        """Learning rate now."""
-        rate = settled(self.learning_rate)
-        return rate * (1.0 - clock.progress) if self.anneal else rate
 
     def start(self, params: Any) -> State:
         """Begin with empty statistics."""

@@ -100,8 +100,9 @@ class Algorithm:
         return False
 
     def rate(self, clock: Clock) -> Any:
-        """Learning rate now."""
-        raise NotImplementedError
+        """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
+        rate: float = settled(getattr(self, "learning_rate", None))
+        return rate * (1.0 - clock.progress) if getattr(self, "anneal", False) else rate
 
     def init(self, key: jax.Array) -> Any:
         """Make the params."""

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.base import Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.base import Feedback, Schedule, State, Transition, View
 from tessera.algorithms.exploring import ExploringAlgorithm
 from tessera.algorithms.targets import followed
-from tessera.algorithms.windows import Memory
+from tessera.algorithms.windows import Memory, no_steps, prolonged
 from tessera.errors import unknown_name
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
@@ -78,32 +78,20 @@ class QLearning(ExploringAlgorithm):
         """RMSProp, whose statistics are shared where the policy shares them."""
         return optax.scale_by_rms(decay=self.rms_decay, eps=1e-5)
 
-    def rate(self, clock: Clock) -> Any:
-        """Learning rate now."""
-        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
-
     def start(self, params: Any) -> State:
         """Begin with the target equal to the params."""
         return super().start(params)._replace(target=params)
 
     def memory(self, env_id: jax.Array) -> Memory:
         """How much this environment explores, and for Sarsa the last step, whose next action is not known yet."""
-        last: Any = ()
-        if self.kind == "sarsa":
-            w, flag, none = self.world, jnp.zeros(1, bool), jnp.zeros(1, jnp.int32)
-            seen = jnp.zeros((1, *w.observation_shape), w.observation_dtype)
-            last = Transition(seen, none, (), jnp.zeros(1, jnp.result_type(float)), flag, flag, seen, flag, none)
+        last = no_steps(self.world, jnp.zeros(1, jnp.int32)) if self.kind == "sarsa" else ()
         return Memory(last, self.boldness(env_id))
 
     def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
         """Hand the trajectory on; for Sarsa a step later, and each step with what was done next."""
         if self.kind == "sarsa":
-            valid = trajectory.valid
-            valid = jnp.ones(trajectory.reward.shape, bool) if valid is None else valid
-            reward = trajectory.reward.astype(memory.window.reward.dtype)
-            whole = trajectory._replace(valid=valid, extras=(), reward=reward)
-            whole = jax.tree.map(lambda *x: jnp.concatenate(x), memory.window, whole)
-            memory = memory._replace(window=jax.tree.map(lambda x: x[-1:], whole))
+            whole, last = prolonged(memory.window, trajectory)
+            memory = memory._replace(window=last)
             trajectory = jax.tree.map(lambda x: x[:-1], whole)._replace(extras=whole.action[1:])
         return super().digest(view, memory, trajectory)
 

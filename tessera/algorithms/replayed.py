@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.base import Algorithm, Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.base import Algorithm, Feedback, Schedule, State, Transition, View
 from tessera.algorithms.targets import followed
-from tessera.algorithms.windows import Drawn, Memory, Row, windows
+from tessera.algorithms.windows import Drawn, Memory, Row, no_steps, prolonged, windows
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import linear
 from tessera.maths.outliers import is_outlier, with_loss
@@ -121,10 +121,6 @@ class ReplayAlgorithm(Algorithm):
         """The running mean of losses is kept only to judge outliers by."""
         return self.outliers > 0
 
-    def rate(self, clock: Clock) -> Any:
-        """Learning rate now."""
-        return self.learning_rate * (1.0 - clock.progress) if self.anneal else self.learning_rate
-
     def start(self, params: Any) -> State:
         """Begin with the target equal to the params."""
         usual = no_moments((), jnp.result_type(float)) if self.outliers else ()
@@ -133,14 +129,7 @@ class ReplayAlgorithm(Algorithm):
     def memory(self, env_id: jax.Array) -> Memory:
         """The last n - 1 transitions: none at first."""
         del env_id
-        if self.n_step == 1:
-            return Memory()
-        w, n = self.world, self.n_step - 1
-        observation = jnp.zeros((n, *w.observation_shape), w.observation_dtype)
-        flag = jnp.zeros(n, bool)
-        reward = jnp.zeros(n, jnp.result_type(float))
-        none = jnp.zeros(n, jnp.int32)
-        return Memory(Transition(observation, self.no_action(n), (), reward, flag, flag, observation, flag, none))
+        return Memory() if self.n_step == 1 else Memory(no_steps(self.world, self.no_action(self.n_step - 1)))
 
     def no_action(self, n: int) -> jax.Array:
         """Actions that were never taken, [n, ...]."""
@@ -149,11 +138,8 @@ class ReplayAlgorithm(Algorithm):
     def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
         """Windows of n steps: those that the last unroll began and this one completes, and so on."""
         if self.n_step > 1:
-            valid = trajectory.valid
-            valid = jnp.ones(trajectory.reward.shape, bool) if valid is None else valid
-            whole = trajectory._replace(valid=valid, extras=())
-            trajectory = jax.tree.map(lambda *x: jnp.concatenate(x), memory.window, whole)
-            memory = memory._replace(window=jax.tree.map(lambda x: x[1 - self.n_step :], trajectory))
+            trajectory, last = prolonged(memory.window, trajectory)
+            memory = memory._replace(window=last)
         row = windows(trajectory, self.gamma, self.n_step)
         begin = row.reward.shape[0]
         priority = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from tessera.algorithms.types import Transition
+from tessera.envs.base import Spec
 from tessera.maths.returns import n_step
 
 
@@ -38,6 +40,22 @@ class Drawn(NamedTuple):
     """The largest importance weight."""
     loss: Any = ()
     """The mean loss, where outliers are dropped."""
+
+
+def no_steps(world: Spec, actions: jax.Array) -> Transition:
+    """Steps that were never played, and are not valid: as many as there are `actions`."""
+    n = actions.shape[0]
+    observation = jnp.zeros((n, *world.observation_shape), world.observation_dtype)
+    flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
+    return Transition(observation, actions, (), reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
+
+
+def prolonged(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
+    """An unroll behind the steps before it, and the last of both: as many, for the next unroll."""
+    valid = jnp.ones(trajectory.reward.shape, bool) if trajectory.valid is None else trajectory.valid
+    whole = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=()))
+    kept = before.reward.shape[0]
+    return whole, jax.tree.map(lambda x: x[-kept:], whole)
 
 
 def windows(trajectory: Transition, gamma: float, n: int) -> Row:

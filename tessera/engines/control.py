@@ -118,10 +118,20 @@ class Control:
         """Note that something was finished."""
         self._words[4] = time.monotonic_ns()
 
+    @property
+    def seconds_since_message(self) -> float:
+        """How long it has waited for the same thing, while it waits."""
+        return (time.monotonic_ns() - self._words[9]) / 1e9
+
+    def exchanged(self) -> None:
+        """Note that it begins to wait, or that a message was sent or taken meanwhile."""
+        self._words[9] = time.monotonic_ns()
+
     def begin(self) -> None:
         """A new process takes this place."""
         self._words[3] = STARTING
         self._words[4] = 0
+        self.exchanged()
 
     @property
     def presence(self) -> int:

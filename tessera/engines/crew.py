@@ -15,7 +15,7 @@ from typing import Any
 
 from tessera.engines.channels.local import GONE
 from tessera.engines.channels.shared import Bell
-from tessera.engines.control import STARTING, Control, Job, place_names
+from tessera.engines.control import IDLE, STARTING, WAITING, Control, Job, place_names
 from tessera.engines.ledger import Ledger
 from tessera.engines.packing import Arrays, read_block, unpack
 from tessera.engines.pool import Member, assign, dismiss, hire
@@ -50,23 +50,28 @@ class Crew:
         timeout: float,
         restarts: int,
         note: Callable[[str], None],
-        deaths: tuple[list[int], list[int]],
+        deaths: tuple[list[int], list[int], list[int]],
     ) -> None:
-        """`deaths` are counted across crews of one run: for each place how many, and how many in a row in vain."""
+        """`deaths` are counted across crews of one run: how many of each place, how many of them in a row in vain, and
+        how often nobody went on."""
         self.plan, self.jobs, self.controls, self.bell, self.ledger = plan, jobs, controls, bell, ledger
         self.timeout, self.budget, self.note = timeout, restarts, note
         self.titles = [title for *_, title in place_names(plan)]
         self.started = [False] * len(jobs)
         self.restarted = 0
-        self._deaths, self._in_vain = deaths
+        self._deaths, self._in_vain, self._stalls = deaths
         self._done_then = [0] * len(jobs)
         self._members: list[Member | None] = [None] * len(jobs)
         self._finished: set[int] = set()
         self._answers: dict[int, Arrays] = {}
+        self._asked: dict[int, dict[str, Any]] = {}
+        """What was asked and not answered yet: who takes a dead one's place is asked again."""
         self._words: dict[int, dict[str, Any]] = {}
         """What a process said before it died."""
         self._told: set[str] = set()
         self._failure: BaseException | None = None
+        self._awaited = math.inf
+        """Since when the driver waits for the crew."""
         self._closing = False
         self._close_by = math.inf
         self._changed = threading.Condition()
@@ -107,22 +112,38 @@ class Crew:
         for k in range(len(self.jobs)):
             self.tell(k, command)
 
-    def ask(
-        self, places: Iterable[int], command: dict[str, Any], until: Callable[[Callable[[], bool]], None]
-    ) -> dict[int, Arrays]:
-        """Send a command and wait for every answer."""
+    def ask(self, places: Iterable[int], command: dict[str, Any]) -> dict[int, Arrays]:
+        """Send a command and wait for every answer; what makes that impossible is raised."""
         wanted = list(places)
-        self._answers.clear()
-        for k in wanted:
-            self.tell(k, command)
-        until(lambda: all(k in self._answers or not self.alive(k) for k in wanted))
+        self._put(wanted, command)
+        self.wait_for(lambda: all(k in self._answers for k in wanted))
+        self.raise_failure()
         return dict(self._answers)
+
+    def ask_living(self, command: dict[str, Any]) -> dict[int, Arrays]:
+        """Send a command to those that are left after a failure; answers of those that gave one in time."""
+        living = [k for k in range(len(self.jobs)) if self.alive(k)]
+        self._put(living, command)
+        end = time.monotonic() + self.timeout
+        with self._changed:
+            while not all(k in self._answers or not self.alive(k) for k in living) and time.monotonic() < end:
+                self._changed.wait(LOOK_SECONDS)
+        return dict(self._answers)
+
+    def _put(self, places: list[int], command: dict[str, Any]) -> None:
+        with self._changed:
+            self._answers.clear()
+            self._asked = dict.fromkeys(places, command)
+        for k in places:
+            self.tell(k, command)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds or something went wrong."""
         with self._changed:
+            self._awaited = time.monotonic()
             while not condition() and self._failure is None:
                 self._changed.wait(0.5)
+            self._awaited = math.inf
 
     def raise_failure(self) -> None:
         """Raise what went wrong, if anything did."""
@@ -159,7 +180,11 @@ class Crew:
         self._done_then[place] = self.controls[place].done
         member = hire(self.plan.fragments[job.fragment], self._cores(place))
         assign(member, job)
-        self._members[place] = member
+        with self._changed:  # what is asked from here on reaches the new one
+            self._members[place] = member
+            asked = self._asked.get(place)
+        if asked is not None:
+            self.tell(place, asked)
 
     def _cores(self, place: int) -> tuple[int, ...]:
         """Cores that a replica has for itself; () if it shares those that are left."""
@@ -189,6 +214,7 @@ class Crew:
                         self._take_in(k, m.connection)
                         self._bury(k, m)
                 self._end_hung(members)
+                self._end_stall()
             except BaseException as error:
                 self._fail(error)
             with self._changed:
@@ -209,7 +235,7 @@ class Crew:
         if kind == "report":
             self.ledger.note(place, meta, arrays)
         elif kind == "snapshot":
-            self._answers[place] = read_block(meta["pid"], meta["fd"], meta["size"])[1]
+            self._take_answer(place, meta)
             self.tell(place, {"do": "free"})
         elif kind == "started":
             self.started[place] = True
@@ -218,6 +244,15 @@ class Crew:
         elif kind in ("error", "refused"):
             self._words[place] = {"kind": kind, **meta}
 
+    def _take_answer(self, place: int, meta: dict[str, Any]) -> None:
+        """Copy what a process lays open, unless it has died since: its successor is asked then."""
+        if place in self._asked:
+            try:
+                self._answers[place] = read_block(meta["pid"], meta["fd"], meta["size"])[1]
+            except OSError:
+                return
+            del self._asked[place]
+
     def _end_hung(self, members: dict[int, Member]) -> None:
         for k, m in members.items():
             quiet = self.controls[k].seconds_since_progress
@@ -225,6 +260,19 @@ class Crew:
                 self._words[k] = {"kind": "hung", "text": f"no progress for {quiet:.0f} s"}
                 m.process.kill()
                 m.process.join()
+
+    def _end_stall(self) -> None:
+        """If all wait for each other, nobody is hung and nothing will ever come: the run goes back and tries again."""
+        if self._failure is not None or any(c.state not in (WAITING, IDLE) for c in self.controls):
+            return
+        quiet = min(time.monotonic() - self._awaited, *(c.seconds_since_message for c in self.controls))
+        if quiet > self.timeout:
+            self.restarted += 1
+            self._stalls[0] += 1
+            if self._stalls[0] > self.budget:
+                raise RestartsSpent(f"all replicas waited for each other {self._stalls[0]} times: see --restarts")
+            self.note(f"all replicas have waited for each other for {quiet:.0f} s: the run goes back to its checkpoint")
+            raise Interrupted("nobody went on")
 
     def _bury(self, place: int, member: Member) -> None:
         """A process is dead: say so, and put another in its place if that can be done."""
@@ -269,7 +317,7 @@ class Crew:
 def replaceable(plan: Plan, fragment: int) -> bool:
     """Whether a newcomer can take the place of one replica: it holds nothing that others need back."""
     operators = plan.fragments[fragment].operators
-    if operators in (("env",), ("env", "act"), ("apply",)) or (operators == ("store",) and plan.survives("store")):
+    if operators in (("env",), ("env", "act"), ("apply",)) or (operators == ("store",) and plan.refills):
         return True
     if plan.exchange == "shared":
         return True

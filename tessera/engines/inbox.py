@@ -212,11 +212,8 @@ class InTurn(Inbox):
                     self.flow.dropped += 1
                     link.release(reader)
                     continue
-                self._note(p, message)
-                value = link.own(self.route.part(p, self.q, message.value))
-                link.release(reader)
                 self._turn = p + 1
-                return True, value
+                return self.receive_from(p)
         return False, None
 
 

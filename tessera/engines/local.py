@@ -79,7 +79,7 @@ class LocalEngine:
         self.wiring = lay_out(plan, self.routes, self.shapes, shards, carried)
         check_memory(self.wiring.processes, self.wiring.size)
         self._whole = (algorithm, env, seed, horizon, wide_numbers(), trace)
-        deaths = ([0] * self.wiring.processes, [0] * self.wiring.processes)
+        deaths = ([0] * self.wiring.processes, [0] * self.wiring.processes, [0])
         self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note, "deaths": deaths}
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
@@ -180,14 +180,13 @@ class LocalEngine:
         if slots == ("state",):
             places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]  # type: ignore[assignment]
         command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
-        return self._assemble(self.crew.ask(places, command, self._until))
+        return self._assemble(self.crew.ask(places, command))
 
     def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
         """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
         if last is None:
             return None
-        living = [k for k in range(len(self.jobs)) if self.crew.alive(k)]
-        found = self.crew.ask(living, {"do": "snapshot", "slots": [], "leave": []}, self.crew.wait_for)
+        found = self.crew.ask_living({"do": "snapshot", "slots": [], "leave": []})
         for k, job in enumerate(self.jobs):
             if k not in found:
                 part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)

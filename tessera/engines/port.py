@@ -99,12 +99,11 @@ class Port:
 
     def shares(self, channel: int) -> dict[int, slice] | None:
         """The groups of each peer that is dealt with by itself, among those of this replica."""
-        route = self.routes[channel]
-        writers = route.writers(self.number)
-        if self.muted or route.channel.wait is None or len(writers) < 2:
+        route, inbox = self.routes[channel], self.inboxes[channel]
+        if self.muted or route.channel.wait is None or not isinstance(inbox, Inbox) or len(inbox.links) < 2:
             return None
         mine = route.wanted(self.number)
-        found = {p: [g for g in route.made(p) if g in mine] for p in writers}
+        found = {p: [g for g in route.made(p) if g in mine] for p in inbox.links}
         return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in found.items()}
 
     def patience(self, channel: int) -> float:
@@ -143,27 +142,34 @@ class Port:
         return all(self.send_to(channel, q, route.part(self.number, q, value)) for q in links)
 
     def _receive_from_all(self, channel: int) -> tuple[bool, Any]:
-        route, held = self.routes[channel], self._arrived.setdefault(channel, {})
-        for p in route.writers(self.number):
+        inbox, held = self.inboxes[channel], self._arrived.setdefault(channel, {})
+        assert isinstance(inbox, Inbox)
+        for p in inbox.links:
             if p not in held:
                 arrived, value = self.receive_from(channel, p)
                 held |= {p: value} if arrived else {}
-        if len(held) < len(route.writers(self.number)):
+        if len(held) < len(inbox.links):
             return False, None
-        return True, route.merge(self._arrived.pop(channel))
+        return True, inbox.route.merge(self._arrived.pop(channel))
 
     @staticmethod
     def _counted_down(counter: Counter[Place], place: Place) -> bool:
         """Whether one was left, which is then gone."""
-        left = counter[place] > 0
-        counter[place] -= left
-        return left
+        if counter[place] <= 0:
+            return False
+        counter[place] -= 1
+        return True
 
     def publish(self, channel: int, value: Any) -> None:
         """Send what receivers begin with or trail behind by, before the program runs."""
         if channel in self.outgoing:
             params = self.routes[channel].channel.stream == "params"
             self.outgoing[channel].put(value, self.versions.see(value) if params else self.versions.newest)
+
+    def exchanged(self) -> int:
+        """Messages that were sent or taken, on whatever channel, since accounts were last taken."""
+        flows = [*self.sending.values(), *(inbox.flow for inbox in self.inboxes.values())]
+        return sum(flow.messages + flow.dropped for flow in flows)
 
     def waited(self, channel: int, sending: bool, seconds: float) -> None:
         """Count a wait."""

@@ -129,7 +129,6 @@ def give(replica: Replica, part: Slots) -> None:
 
 def with_horizon(snapshot: Slots, horizon: int) -> Slots:
     """The same for a run of another length: schedules go on by how much of the whole is over."""
-
     ends: Any = np.asarray(horizon, np.int32)
 
     def leaf(x: Any) -> Any:

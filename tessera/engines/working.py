@@ -64,6 +64,8 @@ class Worker:
         for program in (programs.reset, programs.start, programs.updates):
             self._note_compiling(program)
         self.free_chunk = 1
+        self.joining = False
+        """Whether it is not yet what it will be, and so has nothing to tell."""
         self.block: int | None = None
 
     def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
@@ -90,6 +92,7 @@ class Worker:
         try:
             if self.job.again:
                 self._rejoin()
+                self._report(self.control.done)  # what its predecessor did not live to tell is made all the same
             self._tell("ready")
             while not self.control.stop:
                 self._commands()
@@ -107,12 +110,14 @@ class Worker:
         if self.control.presence == GONE:
             self._refill()
             return
+        self.joining = True
         if any(exchanges(programs.start)):
             port.muted = True
             self._run(programs.reset, 0)
             port.muted = False
         else:  # nobody else takes part: a store of its own has to be filled again
             self._run(programs.start, 0)
+        self.joining = False
         port.skipped, port.stood_in = kept
         if not self.job.plan.asynchronous:
             self.control.done = update
@@ -136,7 +141,9 @@ class Worker:
     def _advance(self) -> None:
         limit, done = self.control.limit, self.control.done
         if limit <= done:
-            self.control.state = IDLE
+            if self.control.state != IDLE:
+                self.control.state = IDLE
+                self.control.exchanged()
             self.control.progress()
             seen = self.bell.look()
             if self.control.limit <= done and not self.control.stop and not self.connection.poll(0):
@@ -158,6 +165,7 @@ class Worker:
         control, bell = self.control, self.bell
         control.state = RUNNING
         turns: Iterator[Node] = self.replica.run(program, count)
+        exchanged = -1
         while True:
             seen = bell.look()  # before the program looks, so that nothing is missed in between
             try:
@@ -167,10 +175,12 @@ class Worker:
                 return
             control.progress()
             if isinstance(node, Send | Recv):
+                if exchanged != (exchanged := self.replica.port.exchanged()):
+                    control.exchanged()
                 self._wait(node, seen)
             else:
                 control.done += 1
-            if self.connection.poll(0):
+            if not self.joining and self.connection.poll(0):
                 self._commands()
             if control.stop:
                 raise Stopped
@@ -200,6 +210,7 @@ class Worker:
 
     def _commands(self) -> None:
         while self.connection.poll(0):
+            self.control.state = RUNNING
             command = json.loads(self.connection.recv_bytes())
             getattr(self, f"_do_{command.pop('do')}")(**command)
 

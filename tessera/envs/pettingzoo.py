@@ -29,13 +29,14 @@ from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missi
 from tessera.envs.gymnasium import Spaces, seed_for
 from tessera.errors import TesseraError, unknown_name
 
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many draw with it, and it greets on standard output
+
 SHELVES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
 """Packages whose modules are told to whom names one that does not exist."""
 
 
 def make(name: str, **options: Any) -> PettingZooEnvironment:
     """Make a parallel environment; `name` is a module that has `parallel_env`, and `pettingzoo.` may be left out."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many draw with it, and it greets on standard output
     try:
         import pettingzoo  # noqa: F401
     except ImportError as error:
@@ -56,7 +57,6 @@ def make(name: str, **options: Any) -> PettingZooEnvironment:
 
 def _parallel(path: str, **options: Any) -> Any:
     """Make one by its module's name: many are functions within functions, which cannot be sent to other processes."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
     return importlib.import_module(path).parallel_env(**options)
 
 

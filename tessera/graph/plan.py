@@ -151,14 +151,12 @@ class Plan:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.operators)
 
-    def survives(self, operator: str) -> bool:
-        """Whether others go on while a replica of the fragment that holds `operator` alone is replaced.
-
-        That holds for stores where nothing is waited for: a newcomer begins empty, and is refilled by actors.
-        """
+    @property
+    def refills(self) -> bool:
+        """Whether a store that dies begins again empty, and is refilled by actors, who wait for nobody, as all do."""
         made = self.channel("experience")
-        alone = self.fragments[self.home(operator)].operators == (operator,)
-        return operator == "store" and alone and made is not None and made.mode == "async"
+        alone = self.fragments[self.home("store")].operators == ("store",)
+        return alone and made is not None and made.mode == "async"
 
     def counted(self, index: int) -> bool:
         """Whether a fragment's replicas make a set number of updates; others run until these are done."""

@@ -220,7 +220,7 @@ def make_ends(
 
     def link(channel: int, lane: int) -> LocalLink:
         c = plan.channels[channel]
-        absent = NOT_WAITED_FOR.get(c.stream) if plan.survives("store") else None
+        absent = NOT_WAITED_FOR.get(c.stream) if plan.refills else None
         wire, register = wiring.wires[channel, lane], c.kind == "register"
         return LocalLink(arena, wire, bell, c.capacity + c.lag, register, presence, absent)
 
