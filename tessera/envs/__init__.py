@@ -53,7 +53,8 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     without the prefix), for several agents `jaxmarl:MPE_simple_spread_v3` and `pettingzoo:mpe2.simple_spread_v3`,
     and `py:package.module.Class` for a class or factory of yours. What a factory gives may be one of Tessera's
     environments or a `gymnasium.Env`. `options` go to what builds the environment; a name may bring its own, as in
-    `gymnax:MemoryChain-bsuite?memory_length=9`. The option hide=1,3 leaves these entries out of a flat observation.
+    `gymnax:MemoryChain-bsuite?memory_length=9`. The option hide=1,3 leaves these entries out of a flat observation;
+    sticky=0.1 plays the last action again with that probability (compiled environments).
     """
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
@@ -67,6 +68,11 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
         if not all(isinstance(entry, int) for entry in entries):
             raise TesseraError(f"hide={hidden}: name entries of the observation by number, as in hide=1,3")
         return hide(make(name_or_factory, precision, **options), entries)
+    sticky = options.pop("sticky", None)
+    if sticky is not None:
+        from tessera.envs.sticky import stick  # with JAX
+
+        return stick(make(name_or_factory, precision, **options), sticky)
     try:
         environment = _build(name_or_factory, options)
     except TypeError as error:
