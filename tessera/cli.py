@@ -43,8 +43,8 @@ class WorldOptions:
     """Updates by which acting trails behind; default 0 for device environments, 1 for host environments."""
     precision: Literal["f32", "bf16"] = "f32"
     """Numbers that networks compute in; params stay f32."""
-    engine: Literal["serial", "local"] | None = None
-    """Engine: serial (one thread) or local (processes); default: serial if the policy has one replica of everything."""
+    engine: Literal["serial", "local", "ray"] | None = None
+    """Engine: serial (one thread), local (processes) or ray (a cluster); default: serial if nothing is cut, else local."""
 
 
 @dataclass
@@ -77,6 +77,8 @@ class TrainOptions:
     """How often each replica may be started again."""
     checkpoint_replay: bool = True
     """Save the replay with every checkpoint, so that a resumed run goes on exactly; without, it is filled again."""
+    address: str | None = None
+    """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this run."""
     quiet: bool = False
     """Show no progress."""
 

@@ -21,10 +21,11 @@ from tessera.algorithms.base import Algorithm, State
 from tessera.beside import SideEvaluator
 from tessera.checkpoint import Checkpoints, write_json
 from tessera.display import Display, Progress, number
-from tessera.engines.local import Interrupted, LocalEngine, RestartsSpent
+from tessera.engines.crew import Interrupted, RestartsSpent
+from tessera.engines.fleet import Fleet
+from tessera.engines.making import Engine, make_engine
 from tessera.engines.replica import horizon
 from tessera.engines.reports import Reports
-from tessera.engines.serial import SerialEngine
 from tessera.engines.snapshots import with_horizon
 from tessera.engines.timeline import clear_timelines, merge_timelines
 from tessera.envs.base import Environment
@@ -45,8 +46,6 @@ EVALUATION_SEED = 1_000_003
 MOST_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
-Engine = SerialEngine | LocalEngine
-
 
 @dataclass(frozen=True)
 class Watch:
@@ -61,24 +60,7 @@ class Watch:
     timeout: float = 60.0
     restarts: int = 20
     checkpoint_replay: bool = True
-
-
-def make_engine(
-    plan: Plan,
-    algorithm: Algorithm,
-    env: Environment,
-    seed: int,
-    updates: int,
-    watch: Watch,
-    note: Callable[[str], None],
-) -> Engine:
-    """The engine that a plan names."""
-    trace = "" if watch.trace is None else str(watch.trace)
-    if plan.engine == "serial":
-        return SerialEngine(plan, algorithm, env, seed, updates, trace=trace)
-    return LocalEngine(
-        plan, algorithm, env, seed, updates, timeout=watch.timeout, restarts=watch.restarts, note=note, trace=trace
-    )
+    address: str | None = None
 
 
 @dataclass
@@ -118,9 +100,11 @@ class Run:
         )
         if self.watch.trace is not None:
             clear_timelines(self.watch.trace)
+        watch, trace = self.watch, "" if self.watch.trace is None else str(self.watch.trace)
         engine = make_engine(
-            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, self.watch, self.display.note
-        )
+            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, watch.address,
+            timeout=watch.timeout, restarts=watch.restarts, note=self.display.note, trace=trace,
+        )  # fmt: skip
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:
             with _signals() as caught:
@@ -247,7 +231,7 @@ class Run:
 
     def _go_back(self, engine: Engine) -> None:
         """Go on from the last checkpoint, or from the beginning: a replica was lost that nobody can stand in for."""
-        assert isinstance(engine, LocalEngine)
+        assert isinstance(engine, Fleet)
         found = self.checkpoints.latest() if self.checkpoints else None
         engine.rebuild()
         self._begin(engine, found)
@@ -258,7 +242,7 @@ class Run:
 
     def _give_up(self, engine: Engine, spent: RunFailed) -> None:
         """Save what there is, and say that the run cannot go on."""
-        assert isinstance(engine, LocalEngine)
+        assert isinstance(engine, Fleet)
         latest = self.checkpoints.latest() if self.checkpoints else None
         saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
         if saved is not None and self.checkpoints is not None:

@@ -118,6 +118,7 @@ def train(
     timeout: float = 60.0,
     restarts: int = 20,
     checkpoint_replay: bool = True,
+    address: str | None = None,
     quiet: bool = False,
     started: float | None = None,
 ) -> Result:
@@ -140,7 +141,7 @@ def train(
         eval_episodes: greedy episodes at the end.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
-        engine: serial (one thread) or local (processes); None: serial if nothing is cut.
+        engine: serial (one thread), local (processes) or ray (a cluster); None: local if anything is cut, else serial.
         evaluate_every: updates between greedy evaluations by a process beside training; 0: never.
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
@@ -169,7 +170,7 @@ def train(
     folder = None if run_dir is None else Path(run_dir)
     watch = Watch(
         started, checkpoint_every, keep, eval_episodes, evaluate_every, None if trace is None else Path(trace),
-        timeout, restarts, checkpoint_replay,
+        timeout, restarts, checkpoint_replay, address,
     )  # fmt: skip
     run = Run(bound, made, plan, config, folder, updates, target_return, make_display(quiet), watch)
     state, summary = run.go(resume)

@@ -1,16 +1,13 @@
-"""What the driver and one replica tell each other through shared words: no message, no lock, one writer for each."""
+"""What the driver and one replica tell each other: a job at first, then words, with one writer for each."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import MutableSequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-
-import numpy as np
+from typing import Any
 
 from tessera.algorithms.base import Algorithm
-from tessera.engines.channels.local import CONTROL_WORDS, PRESENCE, Wiring
-from tessera.engines.channels.shared import Arena
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 
@@ -20,6 +17,14 @@ STATES = ("starting", "running", "waiting", "idle")
 
 FREE = 1 << 60
 """The limit of replicas that run at their own pace."""
+
+
+CONTROL_WORDS = 16
+"""Words of 64 bits for each replica."""
+PRESENCE = 8
+"""Which of them says whether it takes part, where others need not wait for it."""
+BY_DRIVER = (0, 1, 6)
+"""Which of them only the driver writes."""
 
 
 @dataclass(frozen=True)
@@ -34,34 +39,25 @@ class Job:
     place: int
     seed: int
     horizon: int
-    wiring: Wiring
-    arena: tuple[int, int, int]
     x64: bool
+    trace: str = ""
+    """Where to write a timeline; empty: nowhere."""
     again: bool = False
     """Whether it takes the place of a replica that died."""
     base: int = 0
     """Updates that were made before this engine began."""
-    trace: str = ""
-    """Where to write a timeline; empty: nowhere."""
 
     @property
     def title(self) -> str:
         """How messages call the replica."""
         return f"{self.plan.fragments[self.fragment].title}/{self.number}"
 
-    def work(self, connection: Connection) -> None:
-        """Be that replica until the run is over."""
-        from tessera.engines.working import Worker  # JAX and all that is needed only here
-
-        Worker(self, connection).work()
-
 
 class Control:
-    """The words of one replica."""
+    """The words of one replica, wherever they are kept."""
 
-    def __init__(self, arena: Arena, wiring: Wiring, place: int) -> None:
-        offset = wiring.control + place * CONTROL_WORDS * 8
-        self._words = arena.array(offset, (CONTROL_WORDS,), np.int64).data
+    def __init__(self, words: MutableSequence[int] | Any) -> None:
+        self._words = words
 
     @property
     def limit(self) -> int:
@@ -126,6 +122,12 @@ class Control:
     def exchanged(self) -> None:
         """Note that it begins to wait, or that a message was sent or taken meanwhile."""
         self._words[9] = time.monotonic_ns()
+
+    def set_ages(self, progress: float, exchanged: float) -> None:
+        """Note how long ago both were, as the replica tells it: other machines have other clocks."""
+        now = time.monotonic_ns()
+        self._words[4] = now - int(progress * 1e9) if progress else 0
+        self._words[9] = now - int(exchanged * 1e9)
 
     def begin(self) -> None:
         """A new process takes this place."""

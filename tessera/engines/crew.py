@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
-from tessera.engines.channels.local import GONE
-from tessera.engines.channels.shared import Bell
+from tessera.engines.channels.base import GONE
 from tessera.engines.control import IDLE, STARTING, WAITING, Control, Job, place_names
 from tessera.engines.ledger import Ledger
-from tessera.engines.packing import Arrays, read_block, unpack
-from tessera.engines.pool import Member, assign, dismiss, hire
+from tessera.engines.packing import Arrays
 from tessera.errors import RunFailed, TesseraError
-from tessera.graph.plan import Plan, cores
+from tessera.graph.plan import Plan
 
 PATIENCE = 3
 """Deaths in a row of a replica that got nothing done, after which starting it again is no use."""
@@ -36,6 +30,48 @@ class RestartsSpent(RunFailed):
     """Replicas died more often than the budget of restarts allows."""
 
 
+class Hand(Protocol):
+    """A process that is, or will be, a replica: what the driver can do with it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def alive(self) -> bool:
+        """Whether it lives."""
+
+    def say(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
+        """Tell it something."""
+
+    def heard(self) -> Iterator[tuple[dict[str, Any], Arrays]]:
+        """What it has said since this was last asked."""
+
+    def fate(self) -> tuple[str, bool]:
+        """How it died, and whether by its own doing."""
+
+    def end(self) -> None:
+        """End it now; what it said can still be heard."""
+
+    def kill(self) -> None:
+        """End it, and be done with it."""
+
+    def dismiss(self) -> None:
+        """Let it go, once it has finished."""
+
+
+class Agency(Protocol):
+    """Where processes come from."""
+
+    def hire(self, job: Job) -> Hand:
+        """A process with a job."""
+
+    def wait(self, hands: list[Any], seconds: float) -> None:
+        """Wait until one of them has said something or has died, or the seconds are over."""
+
+    def ring(self, place: int) -> None:
+        """Make the replica of a place look at its words."""
+
+
 class Crew:
     """One process for each place of a plan."""
 
@@ -44,7 +80,7 @@ class Crew:
         plan: Plan,
         jobs: list[Job],
         controls: list[Control],
-        bell: Bell,
+        agency: Agency,
         ledger: Ledger,
         *,
         timeout: float,
@@ -54,14 +90,14 @@ class Crew:
     ) -> None:
         """`deaths` are counted across crews of one run: how many of each place, how many of them in a row in vain, and
         how often nobody went on."""
-        self.plan, self.jobs, self.controls, self.bell, self.ledger = plan, jobs, controls, bell, ledger
+        self.plan, self.jobs, self.controls, self.agency, self.ledger = plan, jobs, controls, agency, ledger
         self.timeout, self.budget, self.note = timeout, restarts, note
         self.titles = [title for *_, title in place_names(plan)]
         self.started = [False] * len(jobs)
         self.restarted = 0
         self._deaths, self._in_vain, self._stalls = deaths
         self._done_then = [0] * len(jobs)
-        self._members: list[Member | None] = [None] * len(jobs)
+        self._members: list[Hand | None] = [None] * len(jobs)
         self._finished: set[int] = set()
         self._answers: dict[int, Arrays] = {}
         self._asked: dict[int, dict[str, Any]] = {}
@@ -90,22 +126,19 @@ class Crew:
     def alive(self, place: int) -> bool:
         """Whether a place has a living process."""
         member = self._members[place]
-        return member is not None and member.process.is_alive()
+        return member is not None and member.alive()
 
     def processes(self) -> dict[str, int]:
         """Titles and process numbers of all that live."""
         members = zip(self.titles, self._members, strict=True)
-        return {title: m.process.pid for title, m in members if m is not None}
+        return {title: m.pid for title, m in members if m is not None}
 
-    def tell(self, place: int, command: dict[str, Any]) -> None:
+    def tell(self, place: int, command: dict[str, Any], arrays: Arrays | None = None) -> None:
         """Send a command."""
         member = self._members[place]
         if member is not None:
-            try:
-                member.connection.send_bytes(json.dumps(command).encode())
-            except (BrokenPipeError, OSError):
-                return  # it has died, and the watcher will see
-        self.bell.ring(place)
+            member.say(command, arrays)
+        self.agency.ring(place)
 
     def tell_all(self, command: dict[str, Any]) -> None:
         """Send a command to everybody."""
@@ -150,11 +183,6 @@ class Crew:
         if self._failure is not None:
             raise self._failure
 
-    def close_blocks(self, blocks: list[int]) -> None:
-        """Close memory that was lent."""
-        for fd in blocks:
-            os.close(fd)
-
     def close(self, quickly: bool = False) -> None:
         """Ask every process to end, and end those that do not."""
         with self._changed:
@@ -162,14 +190,14 @@ class Crew:
             self._close_by = time.monotonic() + (0.0 if quickly else GOODBYE_SECONDS)
         for k, control in enumerate(self.controls):
             control.stop = True
-            self.bell.ring(k)
+            self.agency.ring(k)
         if self._thread.is_alive():
             self._thread.join()
         for k, member in enumerate(self._members):
             if member is None:
                 continue
             if k in self._finished:
-                dismiss(member)
+                member.dismiss()
             else:
                 member.kill()
         self._members = [None] * len(self.jobs)
@@ -178,40 +206,23 @@ class Crew:
         job = self.jobs[place]
         self.controls[place].begin()
         self._done_then[place] = self.controls[place].done
-        member = hire(self.plan.fragments[job.fragment], self._cores(place))
-        assign(member, job)
+        member = self.agency.hire(job)
         with self._changed:  # what is asked from here on reaches the new one
             self._members[place] = member
             asked = self._asked.get(place)
         if asked is not None:
             self.tell(place, asked)
 
-    def _cores(self, place: int) -> tuple[int, ...]:
-        """Cores that a replica has for itself; () if it shares those that are left."""
-        there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-        next_free = 0
-        given: dict[int, tuple[int, ...]] = {}
-        for k, job in enumerate(self.jobs):
-            own = self.plan.fragments[job.fragment].cores
-            count = own[job.number] if own else 0
-            given[k] = tuple(there[next_free : next_free + count])
-            next_free += count
-        return given[place] or (tuple(there[next_free:]) if next_free else ())
-
     def _watch(self) -> None:
         """The thread: take in messages and notice deaths until the crew is closed."""
         while True:
             members = {k: m for k, m in enumerate(self._members) if m is not None and k not in self._finished}
-            ends: dict[Any, int] = {}
-            for k, m in members.items():
-                ends |= {m.connection: k, m.process.sentinel: k}
             try:
-                for ready in wait(list(ends), LOOK_SECONDS):
-                    if isinstance(ready, Connection):
-                        self._take_in(ends[ready], ready)
+                self.agency.wait(list(members.values()), LOOK_SECONDS)
                 for k, m in members.items():
-                    if not m.process.is_alive() and not self._closing and self._failure is None:
-                        self._take_in(k, m.connection)
+                    self._take_in(k, m)
+                    if not m.alive() and not self._closing and self._failure is None:
+                        self._take_in(k, m)
                         self._bury(k, m)
                 self._end_hung(members)
                 self._end_stall()
@@ -219,24 +230,21 @@ class Crew:
                 self._fail(error)
             with self._changed:
                 self._changed.notify_all()
-                over = all(k in self._finished or not m.process.is_alive() for k, m in members.items())
+                over = all(k in self._finished or not m.alive() for k, m in members.items())
                 if self._closing and (over or self._failure is not None or time.monotonic() > self._close_by):
                     return
 
-    def _take_in(self, place: int, connection: Connection) -> None:
-        try:
-            while connection.poll(0):
-                self._note(place, *unpack(connection.recv_bytes()))
-        except (EOFError, OSError):
-            return
+    def _take_in(self, place: int, member: Hand) -> None:
+        for meta, arrays in member.heard():
+            self._note(place, meta, arrays)
 
     def _note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
         kind = meta.pop("kind")
         if kind == "report":
             self.ledger.note(place, meta, arrays)
         elif kind == "snapshot":
-            self._take_answer(place, meta)
-            self.tell(place, {"do": "free"})
+            if self._asked.pop(place, None) is not None:
+                self._answers[place] = arrays
         elif kind == "started":
             self.started[place] = True
         elif kind == "finished":
@@ -244,22 +252,12 @@ class Crew:
         elif kind in ("error", "refused"):
             self._words[place] = {"kind": kind, **meta}
 
-    def _take_answer(self, place: int, meta: dict[str, Any]) -> None:
-        """Copy what a process lays open, unless it has died since: its successor is asked then."""
-        if place in self._asked:
-            try:
-                self._answers[place] = read_block(meta["pid"], meta["fd"], meta["size"])[1]
-            except OSError:
-                return
-            del self._asked[place]
-
-    def _end_hung(self, members: dict[int, Member]) -> None:
+    def _end_hung(self, members: dict[int, Hand]) -> None:
         for k, m in members.items():
             quiet = self.controls[k].seconds_since_progress
-            if self.controls[k].state != STARTING and quiet > self.timeout and m.process.is_alive():
+            if self.controls[k].state != STARTING and quiet > self.timeout and m.alive():
                 self._words[k] = {"kind": "hung", "text": f"no progress for {quiet:.0f} s"}
-                m.process.kill()
-                m.process.join()
+                m.end()
 
     def _end_stall(self) -> None:
         """If all wait for each other, nobody is hung and nothing will ever come: the run goes back and tries again."""
@@ -274,14 +272,13 @@ class Crew:
             self.note(f"all replicas have waited for each other for {quiet:.0f} s: the run goes back to its checkpoint")
             raise Interrupted("nobody went on")
 
-    def _bury(self, place: int, member: Member) -> None:
+    def _bury(self, place: int, member: Hand) -> None:
         """A process is dead: say so, and put another in its place if that can be done."""
         self._members[place] = None
-        member.process.join()
-        member.connection.close()
+        how, by_itself = member.fate()
+        member.kill()
         words = self._words.pop(place, {})
-        code = member.process.exitcode
-        reason = words.get("text") or (f"killed by {_signal(-code)}" if code and code < 0 else f"exit code {code}")
+        reason = words.get("text") or how
         if words.get("kind") == "refused":
             raise (TesseraError if words["code"] == 2 else RunFailed)(words["text"])
         if words.get("trace") and words["text"] not in self._told:
@@ -289,7 +286,7 @@ class Crew:
             self.note(words["trace"].rstrip())
         self._deaths[place] += 1
         # who is killed from outside may do better next time; who fails by itself, at once and again, will not
-        in_vain = (code or 0) >= 0 and self.controls[place].done == self._done_then[place]
+        in_vain = by_itself and self.controls[place].done == self._done_then[place]
         self._in_vain[place] = self._in_vain[place] + 1 if in_vain else 0
         if self._deaths[place] > self.budget or self._in_vain[place] >= PATIENCE:
             times = f"{self._deaths[place]} time{'s' if self._deaths[place] > 1 else ''}"
@@ -322,11 +319,3 @@ def replaceable(plan: Plan, fragment: int) -> bool:
     if plan.exchange == "shared":
         return True
     return plan.solo and "grad" in operators and "apply" not in operators
-
-
-def _signal(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    return f"{name}{', maybe for want of memory' if number == signal.SIGKILL else ''}"

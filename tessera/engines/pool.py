@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tessera.engines.packing import Arrays, read_block, unpack, write_block
 from tessera.engines.worker import serve
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
@@ -34,17 +37,90 @@ class Member:
     connection: Connection
     kind: tuple[tuple[str, str], ...]
     """What its environment says; only a replica that wants the same may use it."""
+    lent: list[int] = field(default_factory=list)
+    """Memory that is open until it has been read."""
 
-    def kill(self) -> None:
-        """End it now, and wait until it has ended."""
+    def alive(self) -> bool:
+        """Whether it lives."""
+        return self.process.is_alive()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.process.pid
+
+    def say(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
+        """Tell it something; arrays go through memory that it opens."""
+        if arrays:
+            fd, size = write_block({}, arrays)
+            self.lent.append(fd)
+            command = {**command, "block": (os.getpid(), fd, size)}
+        with contextlib.suppress(OSError):  # it has died, and whoever watches it will see
+            self.connection.send_bytes(json.dumps(command).encode())
+
+    def heard(self) -> Iterator[tuple[dict[str, Any], Arrays]]:
+        """What it has said since this was last asked."""
+        try:
+            while self.connection.poll(0):
+                meta, arrays = unpack(self.connection.recv_bytes())
+                if meta["kind"] == "started":
+                    self._free()
+                if "block" in meta:
+                    try:
+                        arrays = read_block(*meta.pop("block"))[1]
+                    except OSError:  # it has died since, and whoever takes its place is asked again
+                        continue
+                    self.say({"do": "free"})
+                yield meta, arrays
+        except (EOFError, OSError):
+            return
+
+    def fate(self) -> tuple[str, bool]:
+        """How it died, and whether by its own doing."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        return (f"killed by {_signal(-code)}", False) if code < 0 else (f"exit code {code}", True)
+
+    def end(self) -> None:
+        """End it now, and wait until it has ended; what it said can still be heard."""
         self.process.kill()
         self.process.join()
+
+    def kill(self) -> None:
+        """End it, and be done with it."""
+        self.end()
         self.connection.close()
+        self._free()
+
+    def dismiss(self) -> None:
+        """Take it back once it has finished its job; it waits for another only within `kept`."""
+        self._free()
+        if _keeping and self.process.is_alive():
+            _idle.setdefault(self.kind, []).append(self)
+        else:
+            self.kill()
+
+    def _free(self) -> None:
+        while self.lent:
+            os.close(self.lent.pop())
+
+
+def _signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"{name}{', maybe for want of memory' if number == signal.SIGKILL else ''}"
+
+
+def wait_for_any(members: list[Member], seconds: float) -> None:
+    """Wait until one of them has said something or has died, or the seconds are over."""
+    wait([end for m in members for end in (m.connection, m.process.sentinel)], seconds)
 
 
 def hire(placed: Placement, cores: tuple[int, ...]) -> Member:
     """Give a process for a replica of a fragment: one that waits, or a new one."""
-    kind = (*sorted(_wanted(placed).items()), ("cores", ",".join(map(str, cores))))
+    kind = (*sorted(wanted_environment(placed).items()), ("cores", ",".join(map(str, cores))))
     while _idle.get(kind):
         member = _idle[kind].pop()
         if member.process.is_alive():
@@ -64,14 +140,6 @@ def assign(member: Member, job: Any) -> None:
             f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
             "of a module, or use --engine serial without --evaluate-every"
         ) from None
-
-
-def dismiss(member: Member) -> None:
-    """Take a process back that has finished its job; it waits for another only within `kept`."""
-    if _keeping and member.process.is_alive():
-        _idle.setdefault(member.kind, []).append(member)
-    else:
-        member.kill()
 
 
 @contextlib.contextmanager
@@ -97,7 +165,7 @@ def close_idle() -> None:
 atexit.register(close_idle)
 
 
-def _wanted(placed: Placement) -> dict[str, str]:
+def wanted_environment(placed: Placement) -> dict[str, str]:
     """Environment variables of a replica's process: platform and threads, before JAX is imported."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")).split()
     wanted = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}

@@ -1,8 +1,8 @@
 """How a process takes the place of a replica that died: it goes on where the channels say that one stopped.
 
-Counters of messages are in shared memory and outlive the process, so they tell how far it had come. The newcomer
-begins at the last turn of the outer loop that was not complete; what its predecessor had sent in that turn is not sent
-again, and what it had received is stood in for. Its environments start new episodes.
+Counters of messages outlive the process (in shared memory, or with those it exchanged them with), so they tell how far
+it had come. The newcomer begins at the last turn of the outer loop that was not complete; what its predecessor had sent
+in that turn is not sent again, and what it had received is stood in for. Its environments start new episodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.engines.channels.local import LocalLink
+from tessera.engines.channels.base import Lasting
 from tessera.engines.inbox import Inbox
 from tessera.engines.port import Place, Port
 from tessera.engines.replica import Replica, exchanges
@@ -80,8 +80,8 @@ def _take_newest(replica: Replica, update: int) -> None:
 
 def _last(link: Any, reader: int, mode: str) -> Any:
     """The params that the predecessor last took, or the newest if it did not have to take all."""
-    assert isinstance(link, LocalLink)
-    taken = link.ring.taken(reader)
+    assert isinstance(link, Lasting)
+    taken = link.taken(reader)
     if mode == "sync" and taken == 0:
         return None
     found = link.at(taken - 1) if mode == "sync" else None
@@ -116,8 +116,8 @@ def skip(port: Port, stream: str) -> None:
     for k, inbox in port.inboxes.items():
         if port.routes[k].channel.stream == stream and isinstance(inbox, Inbox):
             for p, link in inbox.links.items():
-                assert isinstance(link, LocalLink)
-                link.ring.skip(inbox.reader[p])
+                assert isinstance(link, Lasting)
+                link.skip(inbox.reader[p])
 
 
 def _stand_in(replica: Replica, channel: int, peer: int | None) -> Any:
@@ -131,7 +131,7 @@ def _stand_in(replica: Replica, channel: int, peer: int | None) -> Any:
     assert isinstance(inbox, Inbox)
     found = {}
     for p, link in inbox.links.items() if peer is None else [(peer, inbox.links[peer])]:
-        assert isinstance(link, LocalLink)
+        assert isinstance(link, Lasting)
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), link.like)
         found[p] = inbox.route.taken(p, inbox.q, zeros)
     return inbox.route.merge(found)
@@ -147,7 +147,7 @@ def _patch_first(replica: Replica) -> None:
             return value
         waiting.discard(channel)
         link = port.outgoing[channel]
-        assert isinstance(link, LocalLink)
+        assert isinstance(link, Lasting)
         before = link.at(link.sent - 1) if link.sent else None
         if before is None:
             return value

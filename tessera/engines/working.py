@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
 import numpy as np
 
 from tessera.cache import use_compilation_cache
-from tessera.engines.channels.local import GONE, HERE, REFILLING, make_ends
-from tessera.engines.channels.shared import Arena, Bell
-from tessera.engines.control import FREE, IDLE, RUNNING, STARTING, WAITING, Control, Job
-from tessera.engines.packing import from_leaves, leaves_of, pack, read_block, write_block
+from tessera.engines.channels.base import GONE, HERE, REFILLING
+from tessera.engines.control import FREE, IDLE, RUNNING, STARTING, WAITING, Job
+from tessera.engines.desk import Desk
+from tessera.engines.packing import Arrays, from_leaves, leaves_of
 from tessera.engines.rejoin import rejoin, skip
 from tessera.engines.replica import Replica, exchanges, make_programs, make_training
 from tessera.engines.routes import make_routes
@@ -43,22 +40,17 @@ class Stopped(Exception):
 class Worker:
     """One replica in this process."""
 
-    def __init__(self, job: Job, connection: Connection) -> None:
-        self.job, self.connection = job, connection
+    def __init__(self, job: Job, desk: Desk) -> None:
+        self.job, self.desk, self.control = job, desk, desk.control
         jax.config.update("jax_enable_x64", job.x64)
         use_compilation_cache()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         ctypes.CDLL(None).prctl(15, f"{job.title}".encode()[:15])  # what ps and top show
-        self.arena = Arena.attach(*job.arena)
-        self.bell = Bell(self.arena, job.wiring.bells, job.wiring.processes + 1, job.place)
-        self.control = Control(self.arena, job.wiring, job.place)
         training = own_training(make_training(job.plan, job.algorithm, job.env), job.plan, job.fragment, job.number)
         routes = make_routes(job.plan, job.algorithm)
-        link, vector = make_ends(job.plan, job.wiring, self.arena, self.bell)
         programs = make_programs(training, job.plan, job.fragment)
-        self.replica = Replica(
-            job.plan, training, programs, routes, job.fragment, job.number, job.seed, job.horizon, link, vector
-        )
+        whose = (job.fragment, job.number, job.seed, job.horizon)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, desk.link, desk.vector)
         if job.trace:
             self.replica.timeline = Timeline(job.trace, job.place, self.replica.title)
         for program in (programs.reset, programs.start, programs.updates):
@@ -66,7 +58,6 @@ class Worker:
         self.free_chunk = 1
         self.joining = False
         """Whether it is not yet what it will be, and so has nothing to tell."""
-        self.block: int | None = None
 
     def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
         """Let the first call of every compiled function say that it compiles."""
@@ -101,7 +92,7 @@ class Worker:
             pass
         finally:
             self.replica.close()
-            self._free_block()
+            self.desk.close()
 
     def _rejoin(self) -> None:
         port, programs = self.replica.port, self.replica.programs
@@ -145,9 +136,9 @@ class Worker:
                 self.control.state = IDLE
                 self.control.exchanged()
             self.control.progress()
-            seen = self.bell.look()
-            if self.control.limit <= done and not self.control.stop and not self.connection.poll(0):
-                self.bell.wait(seen, LOOK_SECONDS)
+            seen = self.desk.look()
+            if self.control.limit <= done and not self.control.stop and not self.desk.asked():
+                self.desk.wait(seen, LOOK_SECONDS)
             return
         mark = self.control.mark
         count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else self.free_chunk
@@ -162,12 +153,12 @@ class Worker:
 
     def _run(self, program: tuple[Node, ...], count: int) -> None:
         """Drive a program to its end; wait where it waits, and look at the driver's words."""
-        control, bell = self.control, self.bell
+        control, desk = self.control, self.desk
         control.state = RUNNING
         turns: Iterator[Node] = self.replica.run(program, count)
         exchanged = -1
         while True:
-            seen = bell.look()  # before the program looks, so that nothing is missed in between
+            seen = desk.look()  # before the program looks, so that nothing is missed in between
             try:
                 node = next(turns)
             except StopIteration:
@@ -180,7 +171,7 @@ class Worker:
                 self._wait(node, seen)
             else:
                 control.done += 1
-            if not self.joining and self.connection.poll(0):
+            if not self.joining and desk.asked():
                 self._commands()
             if control.stop:
                 raise Stopped
@@ -190,7 +181,7 @@ class Worker:
         self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
         self.control.state = WAITING
         within = node.within if isinstance(node, Recv) and node.within is not None else LOOK_SECONDS
-        self.bell.wait(seen, min(within, LOOK_SECONDS))
+        self.desk.wait(seen, min(within, LOOK_SECONDS))
         self.control.state = RUNNING
         self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
 
@@ -198,34 +189,34 @@ class Worker:
         if self.replica.timeline is not None:
             self.replica.timeline.flush()
         told = self.replica.take_reports()
-        arrays: dict[str, np.ndarray] = {}
+        arrays: Arrays = {}
         for k, report in enumerate(told):
             arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
         flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
         keys = [list(_metric_names(report)) for report in told]
         self._tell("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(told))
 
-    def _tell(self, kind: str, arrays: dict[str, np.ndarray] | None = None, **more: Any) -> None:
-        self.connection.send_bytes(pack({"kind": kind, **more}, arrays or {}))
+    def _tell(self, kind: str, arrays: Arrays | None = None, **more: Any) -> None:
+        self.desk.tell(kind, arrays or {}, **more)
 
     def _commands(self) -> None:
-        while self.connection.poll(0):
+        while self.desk.asked():
             self.control.state = RUNNING
-            command = json.loads(self.connection.recv_bytes())
-            getattr(self, f"_do_{command.pop('do')}")(**command)
+            command, arrays = self.desk.hear()
+            if command:
+                getattr(self, f"_do_{command.pop('do')}")(arrays, **command)
 
-    def _do_start(self) -> None:
+    def _do_start(self, _: Arrays) -> None:
         self.replica.begin()
         self._run(self.replica.programs.start, 0)
         self.replica.note_reports(self.job.algorithm.schedule.warmup)
         self._report(0)
         self._tell("started")
 
-    def _do_restore(self, pid: int, fd: int, size: int, tokens: dict[str, int], refill: bool) -> None:
+    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], refill: bool) -> None:
         replica = self.replica
         if isinstance(self.job.env, HostEnvironment):
             self._run(replica.programs.reset, 0)
-        _, arrays = read_block(pid, fd, size)
         give(replica, from_leaves(arrays, self._like(tokens)))
         if refill:
             self._run(replica.programs.fill, 0)
@@ -233,18 +224,13 @@ class Worker:
             replica.take_reports()
         self._tell("started")
 
-    def _do_snapshot(self, slots: list[str], leave: list[str]) -> None:
+    def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str]) -> None:
         replica = self.replica
         names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
         chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
         chosen |= {} if slots else replica.in_flight()
         chosen = {s: value for s, value in chosen.items() if s not in leave}
-        self._free_block()
-        self.block, size = write_block({}, leaves_of(chosen))
-        self._tell("snapshot", pid=os.getpid(), fd=self.block, size=size, slots=list(chosen))
-
-    def _do_free(self) -> None:
-        self._free_block()
+        self._tell("snapshot", leaves_of(chosen))
 
     def _like(self, tokens: dict[str, int]) -> dict[str, Any]:
         """Structures of what a snapshot holds for this replica."""
@@ -253,14 +239,9 @@ class Worker:
         like = {s: replica.slots[s] if s in replica.slots else shapes[s] for s in shapes}
         for k, channel in enumerate(job.plan.channels):
             if FLIGHT + channel.slot in tokens and k in replica.port.outgoing:
-                token = job.wiring.wires[k, job.number].like
+                token = self.desk.lines[k, job.number].like
                 like[FLIGHT + channel.slot] = (token,) * tokens[FLIGHT + channel.slot]
         return like
-
-    def _free_block(self) -> None:
-        if self.block is not None:
-            os.close(self.block)
-            self.block = None
 
 
 def _metric_names(report: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, Stream, route
 
 DEFAULT_GROUPS = 8
-ENGINES = ("serial", "local")
+ENGINES = ("serial", "local", "ray")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Message(NamedTuple):
@@ -45,6 +45,47 @@ class Link(Protocol):
 
     def own(self, value: Any) -> Any:
         """A value that outlives its message."""
+
+
+@runtime_checkable
+class Lasting(Link, Protocol):
+    """A link whose state outlives the processes at its ends: who takes a dead one's place finds how far that came."""
+
+    like: Any
+    """A message, in shape."""
+
+    def taken(self, reader: int) -> int:
+        """Messages that a reader is done with."""
+
+    def at(self, number: int) -> Any:
+        """Copy a message that is still there, by its number; None if it is not."""
+
+    def skip(self, reader: int) -> None:
+        """Be done with all that a reader has not taken yet."""
+
+
+HERE, REFILLING, GONE = range(3)
+"""Whether a replica takes part, where others need not wait for it."""
+NOT_WAITED_FOR = {"experience": GONE, "priorities": REFILLING}
+"""Stream -> from which presence on a reader of it is not waited for."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What travels along one link, and between whom, whatever it is made of."""
+
+    like: Any
+    """A message, in shape."""
+    slots: int
+    """Messages that are kept: one more than may be under way, so that who starts again finds the last one taken."""
+    readers: tuple[int, ...]
+    """Replicas that read it, by their place in the plan."""
+    writer: int
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """All that are at an end of it."""
+        return (self.writer, *self.readers)
 
 
 class Vector(Protocol):

@@ -9,33 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.engines.channels.base import Message
+from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line, Message
 from tessera.engines.channels.shared import Allocator, Arena, Bell, Layout, Ring, SharedVector
-from tessera.engines.routes import Route
+from tessera.engines.control import CONTROL_WORDS, PRESENCE
 from tessera.graph.plan import Plan
-from tessera.program.exchange import Shards
-from tessera.program.shapes import Shapes, message_shape
-
-CONTROL_WORDS = 16
-"""Words of 64 bits that a replica and the driver tell each other by."""
-PRESENCE = 8
-"""Which of these words says whether a replica takes part, where others need not wait for it."""
-HERE, REFILLING, GONE = range(3)
-NOT_WAITED_FOR = {"experience": GONE, "priorities": REFILLING}
-"""Stream -> from which presence on a reader of it is not waited for."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Where a ring lies, and what travels through it."""
+    """Where the ring of a line lies."""
 
     offset: int
-    like: Any
-    """A message, in shape."""
-    slots: int
-    readers: tuple[int, ...]
-    """Processes that read it, by their place in the plan."""
-    writer: int
+    line: Line
 
 
 @dataclass(frozen=True)
@@ -52,35 +37,24 @@ class Wiring:
     """Channel -> offset and elements of the vector for each dtype, and a value in shape."""
 
 
-def place_of(plan: Plan, fragment: int, number: int) -> int:
-    """A replica's place among all of a plan's."""
-    return sum(f.replicas for f in plan.fragments[:fragment]) + number
-
-
-def lay_out(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards | None, carried: Any) -> Wiring:
-    """Reserve a place for everything that processes share."""
+def lay_out(plan: Plan, lines: dict[tuple[int, int], Line], carried: Any) -> Wiring:
+    """Reserve a place for everything that processes share; `carried` is what peers add to one memory, in shape."""
     allocator = Allocator()
     processes = sum(f.replicas for f in plan.fragments)
     bells = allocator.take(Bell.nbytes(processes + 1))
     control = allocator.take(processes * CONTROL_WORDS * 8)
     wires: dict[tuple[int, int], Wire] = {}
     vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]] = {}
-    for k, (channel, route) in enumerate(zip(plan.channels, routes, strict=True)):
+    for k, channel in enumerate(plan.channels):
         if channel.kind == "shared":
             places = {}
             for dtype, leaves in _by_dtype(carried).items():
                 count = sum(int(np.prod(x.shape)) for x in leaves)
                 places[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
             vectors[k] = ({**places, "begun": (allocator.take(8), 1)}, carried)
-            continue
-        for lane, (p, numbers) in route.lanes().items():
-            readers = tuple(place_of(plan, channel.target, q) for q in numbers)
-            agents = len(plan.fragments[channel.source].agents[p]) if channel.route == "agents" else 0
-            like = message_shape(plan, shapes, channel.slot, route.carried(lane), shards, agents)
-            # one more than may be under way, so that who starts again finds the last one that was taken
-            slots = max(2, channel.capacity + channel.lag + 1)
-            offset = allocator.take(Ring.nbytes(Layout.of(jax.tree.leaves(like)), slots, len(readers)))
-            wires[k, lane] = Wire(offset, like, slots, readers, place_of(plan, channel.source, p))
+    for name, line in lines.items():
+        layout = Layout.of(jax.tree.leaves(line.like))
+        wires[name] = Wire(allocator.take(Ring.nbytes(layout, line.slots, len(line.readers))), line)
     return Wiring(allocator.size, processes, bells, control, wires, vectors)
 
 
@@ -98,12 +72,13 @@ class LocalLink:
         absent: int | None = None,
     ) -> None:
         """`presence` tells whether a replica takes part; readers from `absent` on are not waited for."""
-        leaves = jax.tree.leaves(wire.like)
-        self._structure: Any = jax.tree.structure(wire.like)
+        line = wire.line
+        leaves = jax.tree.leaves(line.like)
+        self._structure: Any = jax.tree.structure(line.like)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
-        self.ring = Ring(arena, wire.offset, Layout.of(leaves), wire.slots, len(wire.readers))
-        self.capacity, self._register, self._wire, self._bell = capacity, register, wire, bell
-        self.like = wire.like
+        self.ring = Ring(arena, wire.offset, Layout.of(leaves), line.slots, len(line.readers))
+        self.capacity, self._register, self._line, self._bell = capacity, register, line, bell
+        self.like = line.like
         self._presence, self._absent = presence, absent
 
     @property
@@ -120,18 +95,18 @@ class LocalLink:
             return True
         if self._absent is None:
             return False
-        there = [r for r, place in enumerate(self._wire.readers) if self._presence(place) < self._absent]
+        there = [r for r, place in enumerate(self._line.readers) if self._presence(place) < self._absent]
         return all(ring.sent - ring.taken(r) < self.capacity for r in there)
 
     def away(self) -> bool:
         """Whether its writer does not take part for now."""
-        return self._presence(self._wire.writer) != HERE
+        return self._presence(self._line.writer) != HERE
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
         leaves = jax.device_get(self._structure.flatten_up_to(value))
         self.ring.write([np.asarray(x, d) for x, d in zip(leaves, self._dtypes, strict=True)], version)
-        for reader in self._wire.readers:
+        for reader in self._line.readers:
             self._bell.ring(reader)
 
     def waiting(self, reader: int) -> int:
@@ -148,7 +123,7 @@ class LocalLink:
     def release(self, reader: int, count: int = 1) -> None:
         """Be done with messages."""
         self.ring.release(reader, count)
-        self._bell.ring(self._wire.writer)
+        self._bell.ring(self._line.writer)
 
     def newest(self) -> Message | None:
         """Copy the newest message, if there ever was one."""
@@ -159,6 +134,14 @@ class LocalLink:
         """Copy a message that is still there, by its number; None if it is not."""
         found = self.ring.at(number)
         return None if found is None else self._structure.unflatten(found[2])
+
+    def taken(self, reader: int) -> int:
+        """Messages that a reader is done with."""
+        return self.ring.taken(reader)
+
+    def skip(self, reader: int) -> None:
+        """Be done with all that a reader has not taken yet."""
+        self.ring.skip(reader)
 
     def own(self, value: Any) -> Any:
         """Copy a value that must outlive its message."""

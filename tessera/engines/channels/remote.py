@@ -1,0 +1,234 @@
+"""Links between processes of different machines: messages are sent to each reader, who tells back what it is done with.
+
+Both ends keep the messages that are under way and the last one that was taken. So when a process dies, those that it
+was linked with still know how far it had come, and give that to whoever takes its place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from tessera.engines.channels.base import HERE, Line, Message
+
+Name = tuple[int, int]
+"""A channel and a lane."""
+
+
+class Parcel(Protocol):
+    """The leaves of one message, wherever they lie."""
+
+    def open(self) -> list[np.ndarray]:
+        """Give the leaves."""
+
+
+@dataclass
+class Here:
+    """Leaves in this process."""
+
+    leaves: list[np.ndarray]
+
+    def open(self) -> list[np.ndarray]:
+        """Give the leaves."""
+        return self.leaves
+
+
+class Post(Protocol):
+    """What carries messages to other places. Nothing waits here, and what is sent to a dead place is lost."""
+
+    def parcel(self, leaves: list[np.ndarray], readers: int) -> Parcel:
+        """Make leaves ready to be sent to so many."""
+
+    def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
+        """Send a message."""
+
+    def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
+        """Tell a writer how many messages a reader is done with."""
+
+
+@dataclass
+class Standing:
+    """What one end of a link knows of it: given to who takes the place of the other end."""
+
+    sent: int
+    taken: list[int]
+    held: dict[int, tuple[list[np.ndarray], int]] = field(default_factory=dict)
+    """Number -> leaves and version."""
+
+
+class RemoteLink:
+    """This process's end of a link, or both of them. Two threads use it: the replica's, and the one that gets post."""
+
+    def __init__(
+        self,
+        name: Name,
+        line: Line,
+        me: int,
+        capacity: int,
+        register: bool,
+        post: Post,
+        wake: Callable[[], None],
+        presence: Callable[[int], int],
+        absent: int | None = None,
+    ) -> None:
+        """`wake` makes the replica look again; readers whose `presence` is `absent` or more are not waited for."""
+        self.name, self.line, self.like, self.capacity = name, line, line.like, capacity
+        self._structure: Any = jax.tree.structure(line.like)
+        self._dtypes = [np.dtype(x.dtype) for x in jax.tree.leaves(line.like)]
+        self._me, self._register, self._post, self._wake = me, register, post, wake
+        self._presence, self._absent = presence, absent
+        self._others = [r for r, place in enumerate(line.readers) if place != me] if line.writer == me else []
+        self._mine = [r for r, place in enumerate(line.readers) if place == me]
+        self.sent = 0
+        self._taken = [0] * len(line.readers)
+        self._posted = [0] * len(line.readers)
+        """Of a register: messages up to the last one that was sent to each reader."""
+        self._held: dict[int, tuple[Parcel, int]] = {}
+        self._early: dict[int, tuple[Parcel, int]] = {}
+        """Messages that overtook others."""
+        self._lock = threading.RLock()
+
+    # What the replica calls.
+
+    def room(self) -> bool:
+        """Whether one more message may be sent."""
+        if self._register:
+            return True
+        waited = [
+            r for r, p in enumerate(self.line.readers) if self._absent is None or self._presence(p) < self._absent
+        ]
+        return all(self.sent - self._taken[r] < self.capacity for r in waited)
+
+    def away(self) -> bool:
+        """Whether its writer does not take part for now."""
+        return self._presence(self.line.writer) != HERE
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+        found = jax.device_get(self._structure.flatten_up_to(value))
+        leaves = [np.array(x, d) for x, d in zip(found, self._dtypes, strict=True)]
+        parcel = self._post.parcel(leaves, len(self._others)) if self._others else Here(leaves)
+        with self._lock:
+            self._held[self.sent] = (Here(leaves) if self._mine else parcel, version)
+            self.sent += 1
+            for reader in self._others:
+                if not self._register:
+                    self._post.deliver(self.line.readers[reader], self.name, self.sent - 1, version, parcel)
+                elif self._taken[reader] >= self._posted[reader]:
+                    self._send_newest(reader)
+            self._prune()
+
+    def waiting(self, reader: int) -> int:
+        """Messages that a reader has not taken yet."""
+        return self.sent - self._taken[reader]
+
+    def taken(self, reader: int) -> int:
+        """Messages that a reader is done with."""
+        return self._taken[reader]
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """The next message of a reader, or one after it; it must be there."""
+        parcel, version = self._held[self._taken[reader] + ahead]
+        return Message(self._structure.unflatten(parcel.open()), version)
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Be done with messages."""
+        with self._lock:
+            self._taken[reader] += count
+            self._prune()
+        if self.line.writer != self._me:
+            self._post.credit(self.line.writer, self.name, reader, self._taken[reader])
+
+    def skip(self, reader: int) -> None:
+        """Be done with all that a reader has not taken yet."""
+        self.release(reader, self.sent - self._taken[reader])
+
+    def newest(self) -> Message | None:
+        """The newest message, if there ever was one."""
+        with self._lock:
+            found = self._held.get(self.sent - 1)
+        return None if found is None else Message(self._structure.unflatten(found[0].open()), found[1])
+
+    def at(self, number: int) -> Any:
+        """A message that is still there, by its number; None if it is not."""
+        with self._lock:
+            found = self._held.get(number)
+        return None if found is None else self._structure.unflatten(found[0].open())
+
+    def own(self, value: Any) -> Any:
+        """Copy a value: what arrived may lie in memory that cannot be written to."""
+        return jax.tree.map(np.array, value)
+
+    # What comes by post.
+
+    def take_in(self, number: int, version: int, leaves: list[np.ndarray]) -> None:
+        """Keep a message that was sent here."""
+        with self._lock:
+            if self._register:
+                if number >= self.sent:
+                    self._held = {number: (Here(leaves), version)}
+                    self.sent = number + 1
+            elif number >= self.sent:
+                self._early[number] = (Here(leaves), version)
+                while self.sent in self._early:
+                    self._held[self.sent] = self._early.pop(self.sent)
+                    self.sent += 1
+        if self._register:
+            for reader in self._mine:
+                self._post.credit(self.line.writer, self.name, reader, number + 1)
+        self._wake()
+
+    def note_taken(self, reader: int, taken: int) -> None:
+        """A reader is done with messages; of a register, it has got one, and may get the newest."""
+        with self._lock:
+            self._taken[reader] = max(self._taken[reader], taken)
+            if self._register and self._posted[reader] < self.sent:
+                self._send_newest(reader)
+            self._prune()
+        self._wake()
+
+    def meet(self, place: int) -> Standing:
+        """Somebody new is at the other end: what this one knows, which the newcomer will know too."""
+        with self._lock:
+            for reader, whose in enumerate(self.line.readers):
+                if whose == place and self._register and self.line.writer == self._me:
+                    self._posted[reader] = self._taken[reader] = self.sent
+            held = {n: (parcel.open(), version) for n, (parcel, version) in self._held.items()}
+            return Standing(self.sent, list(self._taken), held)
+
+    def adopt(self, found: dict[int, Standing]) -> None:
+        """Begin where a predecessor stopped, as those at other ends know it, by place."""
+        with self._lock:
+            self.sent = max((s.sent for s in found.values()), default=0)
+            for place, standing in found.items():
+                self._held |= {n: (Here(leaves), version) for n, (leaves, version) in standing.held.items()}
+                for r, reader in enumerate(self.line.readers):
+                    if place in (reader, self.line.writer):
+                        self._taken[r] = standing.taken[r]
+            for r in self._others:
+                there = found.get(self.line.readers[r])
+                self._posted[r] = self._taken[r] = self.sent if self._register else self._taken[r]
+                if there is not None and not self._register:
+                    for number in range(there.sent, self.sent):
+                        if number in self._held:  # the predecessor died before it had sent this to all
+                            parcel, version = self._held[number]
+                            self._post.deliver(self.line.readers[r], self.name, number, version, parcel)
+            self._prune()
+
+    def _send_newest(self, reader: int) -> None:
+        parcel, version = self._held[self.sent - 1]
+        self._posted[reader] = self.sent
+        self._post.deliver(self.line.readers[reader], self.name, self.sent - 1, version, parcel)
+
+    def _prune(self) -> None:
+        """Forget what nobody needs: all but the last that was taken, and those after it."""
+        whose = range(len(self._taken)) if self.line.writer == self._me else self._mine
+        first = self.sent - 1 if self._register else min((self._taken[r] for r in whose), default=self.sent) - 1
+        first = max(first, self.sent - self.line.slots)
+        for number in [n for n in self._held if n < first]:
+            del self._held[number]

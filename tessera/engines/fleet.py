@@ -1,0 +1,244 @@
+"""Engines with a process for every replica: what is the same wherever the processes are and whatever links them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from tessera.algorithms.base import Algorithm, State
+from tessera.engines.channels.base import Flow
+from tessera.engines.channels.lines import make_lines, place_of
+from tessera.engines.control import FREE, STATES, Control, Job, place_names
+from tessera.engines.crew import Agency, Crew
+from tessera.engines.ledger import Ledger
+from tessera.engines.packing import from_leaves, leaves_of
+from tessera.engines.replica import make_training, wide_numbers
+from tessera.engines.reports import Reports, collect_reports
+from tessera.engines.routes import make_routes
+from tessera.engines.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
+from tessera.envs.base import Environment
+from tessera.graph.plan import Plan
+from tessera.program.accounting import Tally
+from tessera.program.agents import own_training
+from tessera.program.compile import CHUNK
+from tessera.program.exchange import shards_of
+from tessera.program.initial import initial_shapes
+from tessera.program.shapes import slot_shapes
+
+NUDGE_SECONDS = 1.0
+"""How long shards of a server that are done wait for others before they go on."""
+
+
+class Fleet:
+    """Runs a plan on processes. The driver only hires them, sets limits and collects what is reported."""
+
+    name: str
+    controls: list[Control]
+    jobs: list[Any]
+    agency: Agency
+
+    def __init__(
+        self,
+        plan: Plan,
+        algorithm: Algorithm,
+        env: Environment,
+        seed: int,
+        horizon: int,
+        *,
+        timeout: float = 60.0,
+        restarts: int = 20,
+        note: Callable[[str], None] = print,
+        trace: str = "",
+    ) -> None:
+        self.plan = plan
+        self.training = make_training(plan, algorithm, env)
+        self.routes = make_routes(plan, algorithm)
+        self.shapes = slot_shapes(self.training, plan)
+        server = plan.fragments[plan.home("apply")]
+        shards = shards_of(algorithm, server.replicas) if server.sharded else None
+        self.lines = make_lines(plan, self.routes, self.shapes, shards)
+        x64 = wide_numbers()
+        self._jobs = [
+            Job(plan, algorithm, env, i, r, k, seed, horizon, x64, trace)
+            for k, (i, r, _) in enumerate(place_names(plan))
+        ]
+        deaths = ([0] * len(self._jobs), [0] * len(self._jobs), [0])
+        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note, "deaths": deaths}
+        self.restarts = 0
+        """Replicas that were started again, over the whole run."""
+        self.lost = 0
+        """Gradients that a server had taken and not applied when it died."""
+        self.check()
+        self._open(base=0)
+
+    def check(self) -> None:
+        """Refuse what cannot be run here, before anything starts."""
+
+    def set_up(self, jobs: list[Job]) -> None:
+        """Make what processes share: sets `controls`, `jobs` and `agency`."""
+        raise NotImplementedError
+
+    def tear_down(self) -> None:
+        """Give it back."""
+
+    def shared(self) -> list[Any]:
+        """Memories that peers add to."""
+        return []
+
+    def _open(self, base: int) -> None:
+        """Lay everything out afresh and hire a process for every replica."""
+        self.set_up([replace(job, base=base) for job in self._jobs])
+        self.ledger = Ledger(len(self.jobs))
+        self.done = 0
+        self.granted = 0
+        self._nudged = time.monotonic()
+        self.base = base
+        self.crew = Crew(self.plan, self.jobs, self.controls, self.agency, self.ledger, **self._options)
+        self.crew.hire_all()
+
+    def start(self) -> Tally | None:
+        """Reset the environments and fill the store; what was played meanwhile, if anything was."""
+        self.crew.tell_all({"do": "start"})
+        self._until(lambda: all(self.crew.started))
+        warmup = self.training.algorithm.schedule.warmup
+        told = self.ledger.take_all(self.plan)
+        return collect_reports(self.plan, told, warmup).tally if warmup else None
+
+    def advance(self, count: int, ahead: int = 0) -> Reports:
+        """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
+        if not 1 <= count <= CHUNK:
+            raise ValueError(f"between 1 and {CHUNK} updates at a time, not {count}")
+        wanted = max(self.done + count, self.granted if not ahead else 0)
+        self.granted = max(self.granted, self.done + count + ahead)
+        counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
+        self._grant(counted, wanted)
+        self._until(lambda: self._reached(counted, wanted))
+        made = min(CHUNK, min(self.ledger.reported(k) for k in counted) - self.done)
+        told = self.ledger.take(self.plan, counted, self.done, made)
+        self.done += made
+        reports = collect_reports(self.plan, told, made)
+        for stream, flow in self.ledger.take_flows().items():
+            reports.flows.setdefault(stream, Flow()).merge(flow)
+        self._note_restarts()
+        return reports
+
+    def _grant(self, counted: list[int], wanted: int) -> None:
+        for k, control in enumerate(self.controls):
+            control.mark = wanted
+            control.limit = self.granted if k in counted else FREE
+            self.agency.ring(k)
+
+    def _reached(self, counted: list[int], wanted: int) -> bool:
+        """Whether all have made the updates; shards that are done are nudged if others get no more gradients."""
+        done = [self.ledger.reported(k) >= wanted for k in counted]
+        if self.plan.solo and any(done) and not all(done):  # they may have dropped other gradients than the others
+            if time.monotonic() > self._nudged + NUDGE_SECONDS:
+                self._nudged = time.monotonic()
+                self.granted += 1
+                self._grant(counted, wanted)
+        else:
+            self._nudged = time.monotonic()
+        return all(done)
+
+    @property
+    def params_like(self) -> Any:
+        """Params, in shape."""
+        return self.shapes["state"].params
+
+    def state(self) -> State:
+        """The learner's state."""
+        return self.snapshot(("state",))["state"]
+
+    def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
+        """All persistent slots (or only some, or without some), whole. Host environments are left out."""
+        places = range(len(self.jobs))
+        if slots == ("state",):
+            places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]  # type: ignore[assignment]
+        command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
+        return self._assemble(self.crew.ask(places, command))
+
+    def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
+        """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
+        if last is None:
+            return None
+        found = self.crew.ask_living({"do": "snapshot", "slots": [], "leave": []})
+        for k, job in enumerate(self.jobs):
+            if k not in found:
+                part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
+                found[k] = leaves_of(part)
+        server = place_of(self.plan, self.plan.home("apply"), 0)
+        return self.controls[server].done, self._assemble(found)
+
+    def template(self) -> dict[str, Any]:
+        """A snapshot like this engine's, all zeros."""
+        return template(self.plan, self.training, self.shapes)
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot instead of a start; host environments start new episodes."""
+        base = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        self.crew.rebase(base)
+        self.base = base
+        for k, job in enumerate(self.jobs):
+            part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, snapshot)
+            tokens = {name: len(value) for name, value in part.items() if name.startswith(FLIGHT)}
+            command = {"do": "restore", "tokens": tokens, "refill": lacks_replay(self.training, snapshot)}
+            self.crew.tell(k, command, leaves_of(part))
+        self._until(lambda: all(self.crew.started))
+
+    def rebuild(self) -> None:
+        """Begin again with new processes and new memory, after a replica died that cannot be replaced by itself."""
+        self._note_restarts()
+        self.crew.close(quickly=True)
+        self.tear_down()
+        self._open(self.base)
+
+    def status(self) -> list[tuple[str, str, int]]:
+        """What every replica is doing: title, state, updates made."""
+        out = []
+        for (_, _, title), control in zip(place_names(self.plan), self.controls, strict=True):
+            state = STATES[control.state]
+            if state == "waiting":
+                sending = "to send" if control.sending else "for"
+                state = f"waiting {sending} {self.plan.channels[control.channel].stream}"
+            out.append((title, state, self.base + control.done))
+        return out
+
+    def processes(self) -> dict[str, int]:
+        """Which process is which replica."""
+        return self.crew.processes()
+
+    def close(self) -> None:
+        """End every process and give the memory back."""
+        self.crew.close()
+        self.tear_down()
+
+    def _assemble(self, found: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        parts = {}
+        for k, arrays in found.items():
+            job = self.jobs[k]
+            mine = own_training(self.training, self.plan, job.fragment, job.number)
+            like = {**self.shapes, **initial_shapes(mine, self.plan, job.fragment, job.number)}
+            for c, channel in enumerate(self.plan.channels):
+                name = FLIGHT + channel.slot
+                if (c, job.number) in self.lines and channel.source == job.fragment:
+                    token = self.lines[c, job.number].like
+                    held = sum(1 for a in arrays if a.rpartition("/")[0] == name)
+                    like[name] = (token,) * (held // max(1, len(jax.tree.leaves(token))))
+            parts[job.fragment, job.number] = from_leaves(arrays, like)
+        out = assemble(self.plan, self.routes, self.training, parts)
+        for vector in self.shared():
+            out = with_shared(self.plan, out, vector)
+        return out
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the crew; whatever makes it impossible is raised here."""
+        self.crew.wait_for(condition)
+        self.crew.raise_failure()
+
+    def _note_restarts(self) -> None:
+        found, self.crew.restarted = self.crew.restarted, 0
+        self.restarts += found

@@ -1,0 +1,275 @@
+"""The Ray engine: every replica is a Ray actor, and channels are calls between actors and objects in Ray's store.
+
+Ray places and starts processes, carries objects between nodes and notices what dies. What a replica does, how the
+driver grants updates and what happens after a death are the same as with processes of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tessera.engines.channels.base import Line
+from tessera.engines.channels.remote import Name, Standing
+from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, PRESENCE, Control, Job
+from tessera.engines.crew import Interrupted
+from tessera.engines.fleet import Fleet
+from tessera.engines.packing import Arrays
+from tessera.engines.pool import wanted_environment
+from tessera.engines.seat import Seat
+from tessera.errors import TesseraError
+from tessera.graph.plan import Placement, Plan, cores
+
+PLACE_SECONDS = 10.0
+"""How long Ray may take to find room for a plan."""
+MEET_SECONDS = 20.0
+"""How long peers may take to say how far one that died had come."""
+Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Seat)  # type: ignore[call-overload]
+"""The actor, with a thread for each of these beside the one that works."""
+
+
+def asked_of(placed: Placement, number: int) -> dict[str, float]:
+    """Resources that one replica asks for."""
+    cores = float(placed.cores[number]) if placed.cores else 1.0
+    return {"CPU": cores} if placed.platform == "cpu" else {"CPU": cores, "GPU": float(placed.devices)}
+
+
+def check_room(plan: Plan, nodes: list[dict[str, float]]) -> None:
+    """Refuse a plan that no nodes have room for; `nodes` are the resources that each has left."""
+    left = [dict(node) for node in nodes]
+    wanted = [(f"{f.title}/{r}", asked_of(f, r)) for f in plan.fragments for r in range(f.replicas)]
+    for _, asked in sorted(wanted, key=lambda one: -sum(one[1].values())):
+        fits = [node for node in left if all(node.get(kind, 0.0) >= amount for kind, amount in asked.items())]
+        if not fits:
+            shares = ", ".join(
+                f"{f.replicas} × {f.title} with {_resources(asked_of(f, 0))} each" for f in plan.fragments
+            )
+            there = "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(nodes)) or "no node"
+            raise TesseraError(
+                f"the cluster has no room for this plan. Asked: {shares}. Available: {there}. "
+                "Use fewer replicas, add nodes, or wait for other jobs"
+            )
+        for kind, amount in asked.items():
+            fits[0][kind] -= amount
+
+
+def _resources(found: dict[str, float]) -> str:
+    told = [f"{found.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU") if kind == "CPU" or found.get(kind)]
+    return " and ".join(told)
+
+
+def free_resources() -> list[dict[str, float]]:
+    """What each living node has left."""
+    there = ray._private.state.available_resources_per_node()
+    living = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    return [there[node] for node in living if node in there]
+
+
+def connect(address: str | None, replicas: int) -> None:
+    """Connect to a cluster, or start one on this machine that ends with this process."""
+    if ray.is_initialized():
+        return
+    common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, **common)
+        return
+    try:
+        ray.init(address=address, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise TesseraError(
+            f"no Ray cluster answers at {address} ({str(error).splitlines()[0]}): is it running, and is its token "
+            "the one that RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH gives? tessera cluster up starts one here"
+        ) from None
+
+
+class RayEngine(Fleet):
+    """Runs a plan on a Ray cluster that this process is connected to."""
+
+    name = "ray"
+
+    def check(self) -> None:
+        """Refuse what the cluster cannot run."""
+        if self.plan.exchange == "shared":
+            raise TesseraError(
+                f"policy {self.plan.policy!r} shares one memory without locks, and machines of a cluster have none: "
+                "use --engine local, or --policy central:mode=async"
+            )
+        check_room(self.plan, free_resources())
+
+    def set_up(self, jobs: list[Job]) -> None:
+        """Find a place for every replica."""
+        words = [[0] * CONTROL_WORDS for _ in jobs]
+        self.controls = [Control(own) for own in words]
+        self.jobs = list(jobs)
+        self.agency = RayAgency(self.plan, self.jobs, self.lines, words)
+
+    def tear_down(self) -> None:
+        """Give the places back."""
+        assert isinstance(self.agency, RayAgency)
+        self.agency.close()
+
+
+class RayAgency:
+    """Actors in a placement group that is made from the plan: one bundle for each replica."""
+
+    def __init__(self, plan: Plan, jobs: list[Job], lines: dict[Name, Line], words: list[list[int]]) -> None:
+        self._plan, self._lines, self._words = plan, lines, words
+        self._run = uuid.uuid4().hex[:6]
+        bundles = [asked_of(plan.fragments[job.fragment], job.number) for job in jobs]
+        self._group = placement_group(bundles, strategy="SPREAD", name=f"tessera {plan.policy} {self._run}")
+        if not self._group.wait(PLACE_SECONDS):
+            remove_placement_group(self._group)
+            check_room(plan, free_resources())  # says what is missing, if that is the cause
+            raise TesseraError(f"Ray found no room for the plan within {PLACE_SECONDS:g} s: is the cluster busy?")
+        self._lives = [1] * len(jobs)
+        self._handles = {job.place: self._make(job) for job in jobs}
+        self._granted: list[dict[int, int]] = [{} for _ in jobs]
+        self._presences = [own[PRESENCE] for own in words]
+        self._first = set(self._handles)
+
+    def close(self) -> None:
+        """Give the places back."""
+        remove_placement_group(self._group)
+
+    def hire(self, job: Job) -> RayHand:
+        """An actor with a job."""
+        place = job.place
+        before: dict[int, dict[Name, Standing]] | None = None
+        if place in self._first:
+            self._first.discard(place)
+        else:
+            self._lives[place] += 1
+            self._handles[place] = self._make(job)
+            before = self._introduce(place) if job.again else None
+        lines = {name: line for name, line in self._lines.items() if place in line.places}
+        peers = {p: self._handles[p] for line in lines.values() for p in line.places}
+        handle, own = self._handles[place], self._words[place]
+        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), before)
+        return RayHand(handle, work, own)
+
+    def wait(self, hands: list[RayHand], seconds: float) -> None:
+        """Wait until one of them has said something or has died, or the seconds are over."""
+        if hands:
+            ray.wait([hand.news for hand in hands], num_returns=1, timeout=seconds, fetch_local=False)
+        now = [own[PRESENCE] for own in self._words]
+        changed = {k: now[k] for k in range(len(now)) if now[k] != self._presences[k]}
+        if changed:
+            self._presences = now
+            for handle in self._handles.values():
+                handle.grant.remote({}, changed)
+
+    def ring(self, place: int) -> None:
+        """Send a replica the words that are for it, if they are new."""
+        words = {k: self._words[place][k] for k in BY_DRIVER}
+        if words != self._granted[place]:
+            self._granted[place] = words
+            self._handles[place].grant.remote(words, {})
+
+    def _make(self, job: Job) -> Any:
+        placed = self._plan.fragments[job.fragment]
+        asked = asked_of(placed, job.number)
+        variables = wanted_environment(replace(placed, threads=max(1, int(asked["CPU"]))))
+        variables |= {name: os.environ[name] for name in ("TESSERA_CACHE",) if name in os.environ}
+        return Replica.options(
+            name=f"{job.title} {self._run}.{self._lives[job.place]}",
+            num_cpus=asked["CPU"],
+            num_gpus=asked.get("GPU", 0.0),
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, job.place),
+            runtime_env={"env_vars": variables},
+        ).remote()
+
+    def _introduce(self, place: int) -> dict[int, dict[Name, Standing]]:
+        """Make a newcomer known to those that it is linked with; they say how far its predecessor had come."""
+        peers = {p for line in self._lines.values() if place in line.places for p in line.places if p != place}
+        handle, life = self._handles[place], self._lives[place]
+        asked = {p: self._handles[p].meet.remote(place, handle, life) for p in peers}
+        try:
+            return dict(zip(asked, ray.get(list(asked.values()), timeout=MEET_SECONDS), strict=True))
+        except RayError:
+            raise Interrupted("it died together with one that it was linked with") from None
+
+
+class RayHand:
+    """One actor, as the driver sees it: a question for news is always open, so that a death is an answer too."""
+
+    def __init__(self, handle: Any, work: Any, words: list[int]) -> None:
+        self._handle, self._work, self._words = handle, work, words
+        self._control = Control(words)
+        self._pid: Any = handle.pid.remote()
+        self.news = handle.news.remote()
+        self._fate: tuple[str, bool] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process, on its node; 0 before it has one."""
+        if not isinstance(self._pid, int):
+            ready, _ = ray.wait([self._pid], timeout=0)
+            try:
+                self._pid = ray.get(self._pid) if ready else self._pid
+            except RayError:
+                return 0
+        return self._pid if isinstance(self._pid, int) else 0
+
+    def alive(self) -> bool:
+        """Whether it lives."""
+        return self._fate is None
+
+    def say(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
+        """Tell it something."""
+        self._handle.command.remote(command, arrays or {})
+
+    def heard(self) -> Any:
+        """What it has said since this was last asked; its words come with that."""
+        if self._fate is not None:
+            return
+        over = bool(ray.wait([self._work], timeout=0)[0])
+        while over or ray.wait([self.news], timeout=0)[0]:
+            try:
+                words, progress, message, said = ray.get(self.news)
+            except RayError as error:
+                self._fate = (_how(error), False)
+                return
+            for k, word in enumerate(words):
+                if k not in BY_DRIVER:
+                    self._words[k] = word
+            self._control.set_ages(progress, message)
+            yield from said
+            if over and not said:
+                self._fate = ("its work ended", True)
+                return
+            self.news = self._handle.news.remote()
+
+    def fate(self) -> tuple[str, bool]:
+        """How it died, and whether by its own doing."""
+        return self._fate or ("killed", False)
+
+    def end(self) -> None:
+        """End it now."""
+        ray.kill(self._handle, no_restart=True)
+        self._fate = self._fate or ("killed", False)
+
+    def kill(self) -> None:
+        """End it, and be done with it."""
+        self.end()
+
+    def dismiss(self) -> None:
+        """Let it go."""
+        self.end()
+
+
+def _how(error: RayError) -> str:
+    """Why an actor died, in a few words."""
+    text = str(error)
+    if re.search(r"node.{0,80}(died|dead|lost|terminated)", text, re.IGNORECASE | re.DOTALL):
+        return "its node was lost"
+    found = re.search(r"exit type: (\w+).*?exit detail: ([^\n.]+)", text, re.DOTALL)
+    return f"its process ended, {found.group(2).strip()}" if found else "its process ended"

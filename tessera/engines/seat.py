@@ -1,0 +1,254 @@
+"""What a Ray actor does: it holds one replica, gets its post while that works, and listens to the driver."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+
+from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line, Vector
+from tessera.engines.channels.remote import Here, Name, Parcel, RemoteLink, Standing
+from tessera.engines.control import BY_DRIVER, PRESENCE, Control, Job
+from tessera.engines.packing import Arrays
+from tessera.errors import EnvironmentFailed, TesseraError
+
+LISTEN_SECONDS = 0.5
+"""How long a question for news is left open, at the most."""
+INLINE_BYTES = 32 * 1024
+"""Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
+
+Said = tuple[dict[str, Any], Arrays]
+
+
+@dataclass
+class Stored:
+    """Leaves in Ray's object store."""
+
+    ref: Any
+
+    def open(self) -> list[np.ndarray]:
+        """Give the leaves."""
+        return ray.get(self.ref)
+
+
+class RayDesk:
+    """A replica's desk in a Ray actor: the post comes in on another thread."""
+
+    def __init__(self, job: Job, lines: dict[Name, Line], handles: dict[int, Any], life: int, words: list[int]) -> None:
+        self.job, self.lines, self.handles, self.life, self.words = job, lines, handles, life, words
+        self.control = Control(self.words)
+        self.control.begin()
+        self.presences: dict[int, int] = {}
+        self.lives: dict[int, int] = {}
+        """From which life on of each place post is taken; a dead one's may still be under way."""
+        self._links: dict[Name, RemoteLink] = {}
+        self._changed = threading.Condition()
+        self._count = 0
+        self._commands: deque[Said] = deque()
+        self._said: deque[Said] = deque()
+        self._spoken = threading.Condition()
+        for name, line in lines.items():
+            if job.place in line.places:
+                self._links[name] = self._make(name, line)
+
+    def _make(self, name: Name, line: Line) -> RemoteLink:
+        channel = self.job.plan.channels[name[0]]
+        absent = NOT_WAITED_FOR.get(channel.stream) if self.job.plan.refills else None
+        presence: Callable[[int], int] = lambda place: self.presences.get(place, HERE)  # noqa: E731
+        capacity, register = channel.capacity + channel.lag, channel.kind == "register"
+        return RemoteLink(name, line, self.job.place, capacity, register, self, self.wake, presence, absent)
+
+    # What the replica uses.
+
+    def link(self, channel: int, lane: int) -> RemoteLink:
+        """This process's end of a link."""
+        return self._links[channel, lane]
+
+    def vector(self, channel: int) -> Vector:
+        """There is no memory that machines share."""
+        raise TesseraError("lock-free sharing needs one memory: use --engine local, or another policy")
+
+    def look(self) -> int:
+        """A number that changes whenever there is something new to see."""
+        return self._count
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Wait until that number is another one, or the seconds are over."""
+        with self._changed:
+            if self._count == seen:
+                self._changed.wait(seconds)
+
+    def wake(self) -> None:
+        """Make the replica look again."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def asked(self) -> bool:
+        """Whether the driver has said something."""
+        return bool(self._commands)
+
+    def hear(self) -> Said:
+        """What the driver has said next, and arrays that came with it."""
+        return self._commands.popleft()
+
+    def tell(self, kind: str, arrays: Arrays, **more: Any) -> None:
+        """Say something to the driver, when it next asks."""
+        with self._spoken:
+            self._said.append(({"kind": kind, **more}, arrays))
+            self._spoken.notify_all()
+
+    def close(self) -> None:
+        """Be done."""
+
+    # What links send by.
+
+    def parcel(self, leaves: list[np.ndarray], readers: int) -> Parcel:
+        """Make leaves ready to be sent to so many."""
+        if sum(x.nbytes for x in leaves) < INLINE_BYTES:
+            return Here(leaves)
+        return Stored(ray.put(leaves))
+
+    def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
+        """Send a message."""
+        what = parcel.ref if isinstance(parcel, Stored) else parcel.open()
+        self.handles[place].deliver.remote(self.job.place, self.life, name, number, version, what)
+
+    def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
+        """Tell a writer how many messages a reader is done with."""
+        self.handles[place].credit.remote(self.job.place, self.life, name, reader, taken)
+
+    # What comes by post, and from the driver.
+
+    def post(self, place: int, life: int) -> bool:
+        """Whether post of somebody is taken."""
+        return life >= self.lives.get(place, 0)
+
+    def get_message(self, name: Name, number: int, version: int, leaves: list[np.ndarray]) -> None:
+        """Keep a message."""
+        self._links[name].take_in(number, version, leaves)
+
+    def get_credit(self, name: Name, reader: int, taken: int) -> None:
+        """Note what a reader is done with."""
+        self._links[name].note_taken(reader, taken)
+
+    def command(self, command: dict[str, Any], arrays: Arrays) -> None:
+        """Take what the driver says."""
+        self._commands.append((command, arrays))
+        self.wake()
+
+    def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
+        """Take words that the driver writes, and who takes part."""
+        for k, word in words.items():
+            self.words[k] = word
+        self.presences |= presences
+        if self.job.place in presences:
+            self.words[PRESENCE] = presences[self.job.place]
+        self.wake()
+
+    def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
+        """Somebody new is at a place: what links with it have carried."""
+        self.handles[place], self.lives[place] = handle, life
+        between = {name: link for name, link in self._links.items() if place in link.line.places}
+        return {name: link.meet(place) for name, link in between.items()}
+
+    def adopt(self, found: dict[int, dict[Name, Standing]]) -> None:
+        """Begin where a predecessor stopped, as those that it was linked with know it."""
+        for name, link in self._links.items():
+            link.adopt({place: standings[name] for place, standings in found.items() if name in standings})
+
+    def news(self, seconds: float) -> tuple[list[int], float, float, list[Said]]:
+        """Words, seconds since progress and since the last message, and what the replica has said; waits for some."""
+        with self._spoken:
+            if not self._said:
+                self._spoken.wait(seconds)
+            said = list(self._said)
+            self._said.clear()
+        words = [0 if k in BY_DRIVER else word for k, word in enumerate(self.words)]
+        return words, self.control.seconds_since_progress, self.control.seconds_since_message, said
+
+
+class Seat:
+    """A Ray actor that holds one replica; each group of its methods has a thread of its own."""
+
+    def __init__(self) -> None:
+        self._desk: RayDesk | None = None
+        self._open = threading.Event()
+
+    def work(
+        self,
+        job: Job,
+        lines: dict[Name, Line],
+        handles: dict[int, Any],
+        life: int,
+        words: list[int],
+        before: dict[int, dict[Name, Standing]] | None,
+    ) -> None:
+        """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
+        desk = RayDesk(job, lines, handles, life, words)
+        if before is not None:
+            desk.adopt(before)
+        self._desk = desk
+        self._open.set()
+        try:
+            from tessera.engines.working import Worker  # JAX and all that is needed only here
+
+            Worker(job, desk).work()
+            desk.tell("finished", {})
+        except EnvironmentFailed as error:  # others may go on, and a new one may do better
+            desk.tell("error", {}, text=str(error), trace=traceback.format_exc())
+        except TesseraError as error:
+            desk.tell("refused", {}, text=str(error), code=error.exit_code, trace=traceback.format_exc())
+        except BaseException as error:
+            desk.tell("error", {}, text=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+
+    @property
+    def desk(self) -> RayDesk:
+        """The desk, once there is one."""
+        self._open.wait()
+        assert self._desk is not None
+        return self._desk
+
+    @ray.method(concurrency_group="post", num_returns=0)
+    def deliver(self, place: int, life: int, name: Name, number: int, version: int, leaves: list[np.ndarray]) -> None:
+        """Get a message of another replica."""
+        if self.desk.post(place, life):
+            self.desk.get_message(name, number, version, leaves)
+
+    @ray.method(concurrency_group="post", num_returns=0)
+    def credit(self, place: int, life: int, name: Name, reader: int, taken: int) -> None:
+        """Hear what a reader is done with."""
+        if self.desk.post(place, life):
+            self.desk.get_credit(name, reader, taken)
+
+    @ray.method(concurrency_group="post")
+    def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
+        """Get to know who took a dead one's place."""
+        return self.desk.meet(place, handle, life)
+
+    @ray.method(concurrency_group="driver", num_returns=0)
+    def command(self, command: dict[str, Any], arrays: Arrays) -> None:
+        """Take what the driver says."""
+        self.desk.command(command, arrays)
+
+    @ray.method(concurrency_group="driver", num_returns=0)
+    def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
+        """Take words that the driver writes."""
+        self.desk.grant(words, presences)
+
+    @ray.method(concurrency_group="news")
+    def pid(self) -> int:
+        """The process."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="news")
+    def news(self) -> tuple[list[int], float, float, list[Said]]:
+        """What there is to tell the driver; waits a while for some."""
+        return self.desk.news(LISTEN_SECONDS)
