@@ -44,7 +44,7 @@ class WorldOptions:
     precision: Literal["f32", "bf16"] = "f32"
     """Numbers that networks compute in; params stay f32."""
     engine: Literal["serial", "local", "ray"] | None = None
-    """Engine: serial (one thread), local (processes) or ray (a cluster); default: serial if nothing is cut, else local."""
+    """Engine: serial (one thread), local (processes) or ray (a cluster); default: local if anything is cut."""
 
 
 @dataclass
@@ -131,6 +131,20 @@ class PlotOptions:
     """Picture to write."""
 
 
+@dataclass
+class ClusterOptions:
+    """Start a Ray cluster of several nodes on this machine, for trials and tests."""
+
+    nodes: int = 2
+    """How many."""
+    cpus: int | None = None
+    """CPUs that each node says it has; default: as many as there are."""
+    object_store_mb: int = 256
+    """Memory for objects on each node, in MB."""
+    host: str = "127.0.0.1"
+    """Address to listen on; other machines can reach one that is not loopback, with the token."""
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run a command; exit 2 with one sentence for a mistake of the user's, 1 for a run that failed."""
     started = _process_start()
@@ -161,6 +175,7 @@ def _dispatch(arguments: list[str], started: float) -> None:
         "algorithms": _algorithms,
         "policies": _policies,
         "doctor": _doctor,
+        "cluster": _cluster,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
@@ -186,7 +201,8 @@ USAGE = """usage: tessera COMMAND …
   pairs                         which algorithm runs under which policy
   systems | algorithms | policies
                                 what there is
-  doctor                        what this machine offers"""
+  doctor                        what this machine offers
+  cluster up | down             start or end a Ray cluster of several nodes on this machine, for --engine ray"""
 
 
 def _train(arguments: list[str], started: float) -> None:
@@ -307,6 +323,27 @@ def _count(fragment: Any) -> str:
     if fragment.devices != 1:
         return "devices"
     return str(fragment.replicas) if fragment.replicas else "agents"
+
+
+def _cluster(arguments: list[str]) -> None:
+    from tessera import cluster
+
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if verb in ("-h", "--help"):
+        print("usage: tessera cluster up [--nodes N] [--cpus N] [--object-store-mb N] [--host ADDRESS] | down")
+        return
+    if verb not in ("up", "down"):
+        raise unknown_name("tessera cluster", verb, ("up", "down"))
+    if verb == "down":
+        _nothing_more("cluster down", rest)
+        count = cluster.down()
+        print(f"{count} node{'' if count == 1 else 's'} ended")
+        return
+    check_flags(rest, ClusterOptions)
+    options = read_flags(ClusterOptions, rest, "tessera cluster up")
+    found = cluster.up(options.nodes, options.cpus or os.cpu_count() or 1, options.object_store_mb << 20, options.host)
+    print(f"{len(found['nodes'])} nodes are up; the head listens on {found['address']}, token in {found['token']}")
+    print("tessera train SYSTEM ENV --engine ray    runs there; tessera cluster down ends it")
 
 
 def _doctor(arguments: list[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera import rundir
+from tessera import cluster, rundir
 from tessera.algorithms.base import Algorithm, State
 from tessera.beside import SideEvaluator
 from tessera.checkpoint import Checkpoints, write_json
@@ -101,8 +101,9 @@ class Run:
         if self.watch.trace is not None:
             clear_timelines(self.watch.trace)
         watch, trace = self.watch, "" if self.watch.trace is None else str(self.watch.trace)
+        address = cluster.prepare(watch.address) if self.plan.engine == "ray" else None
         engine = make_engine(
-            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, watch.address,
+            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
             timeout=watch.timeout, restarts=watch.restarts, note=self.display.note, trace=trace,
         )  # fmt: skip
         self.evaluator = Evaluator(self.algorithm, self.env)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import sys
 from typing import Any
 
 from tessera.algorithms.base import Algorithm
@@ -26,10 +23,6 @@ def make_engine(
         return SerialEngine(plan, algorithm, env, seed, updates, trace=options["trace"])
     if plan.engine == "local":
         return LocalEngine(plan, algorithm, env, seed, updates, **options)
-    if address is None and "ray" not in sys.modules:  # Ray reads these when it is imported
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        if os.environ["RAY_AUTH_MODE"] == "token":
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         from tessera.engines.ray import RayEngine, connect  # with Ray
     except ImportError as error:
