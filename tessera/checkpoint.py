@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from tessera.engines.channels.shared import available_memory
 from tessera.errors import TesseraError
 
 FORMAT = 1
@@ -51,11 +53,14 @@ class Checkpoints:
         """Read a checkpoint: arrays by path, and what was noted beside them."""
         args = self._ocp.args
         try:
+            self._check_size(update)
             found = self._manager.restore(
                 update, args=args.Composite(slots=args.StandardRestore(), meta=args.JsonRestore())
             )
             slots = {k: np.asarray(v) for k, v in found["slots"].items()}
             meta = dict(found["meta"])
+        except TesseraError:
+            raise
         except Exception as error:  # whatever a damaged file makes Orbax raise
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
@@ -68,9 +73,25 @@ class Checkpoints:
             )
         return slots, meta
 
+    def _check_size(self, update: int) -> None:
+        """Refuse arrays that memory cannot hold, before any is made: a file can declare what it does not contain."""
+        with self._ocp.StandardCheckpointer() as reader:
+            found = reader.metadata(self.folder.resolve() / str(update) / "slots").item_metadata
+        declared = jax.tree.leaves(found.tree, is_leaf=_is_array)
+        size = sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in declared if _is_array(array))
+        if size > available_memory():
+            raise TesseraError(
+                f"checkpoint {update} in {self.folder} declares {size / 2**30:,.0f} GB of arrays, available: "
+                f"{available_memory() / 2**30:,.1f} GB; it is damaged or made by hand: delete that folder"
+            )
+
     def close(self) -> None:
         """Finish."""
         self._manager.close()
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def flatten(tree: Any) -> dict[str, np.ndarray]:

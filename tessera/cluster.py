@@ -25,7 +25,7 @@ from tessera.errors import TesseraError
 from tessera.loopback import ALONE, LOOPBACK
 
 UP_SECONDS = 60.0
-DOWN_SECONDS = 10.0
+DOWN_SECONDS = 4.0
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",

@@ -483,6 +483,28 @@ def test_a_checkpoint_folder_made_by_hand_cannot_run_code(whole: Callable[..., P
         assert not mark.exists(), file
 
 
+def test_an_array_that_only_claims_to_be_huge_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    import tensorstore
+
+    Checkpoints(tmp_path).save(1, {"a": np.ones(4, np.float32)}, {})
+    kvstore = {"driver": "ocdbt", "base": f"file://{tmp_path}/1/slots/", "path": "a/"}
+    array = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, open=True).result()
+    array.resize(exclusive_max=[2**45]).result()
+    with pytest.raises(TesseraError, match=r"declares 131,072 GB of arrays, available: .* delete that folder"):
+        Checkpoints(tmp_path).load(1)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_a_name_like_any_other(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    checkpoints.save(1, {"../../../outside": np.ones(4, np.float32)}, {})
+    arrays, _ = checkpoints.load(1)
+    with pytest.raises(TesseraError, match=r"holds '\.\./\.\./\.\./outside', so it was made by another algorithm"):
+        unflatten({}, arrays, "checkpoint 1")
+    assert not outside.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
 def test_a_configuration_cannot_name_something_that_is_no_algorithm(whole: Callable[..., Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(whole("ppo"), run)

@@ -131,7 +131,7 @@ class Crew:
     def processes(self) -> dict[str, int]:
         """Titles and process numbers of all that live."""
         members = zip(self.titles, self._members, strict=True)
-        return {title: m.pid for title, m in members if m is not None}
+        return {title: m.pid for title, m in members if m is not None and m.pid}
 
     def tell(self, place: int, command: dict[str, Any], arrays: Arrays | None = None) -> None:
         """Send a command."""

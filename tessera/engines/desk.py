@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tessera.engines.channels.base import Line, Link, Vector
+from tessera.engines.channels.base import Line, Link
 from tessera.engines.channels.local import Wiring, make_ends
 from tessera.engines.channels.shared import Arena, Bell
 from tessera.engines.control import CONTROL_WORDS, Control, Job
+from tessera.engines.inbox import Both, Shared
 from tessera.engines.packing import Arrays, pack, read_block, write_block
 
 
@@ -27,8 +28,8 @@ class Desk(Protocol):
     def link(self, channel: int, lane: int) -> Link:
         """An end of a link."""
 
-    def vector(self, channel: int) -> Vector:
-        """A memory that peers add to."""
+    def both(self, channel: int) -> Both | None:
+        """Both ends of a channel among peers, if they are one thing."""
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""
@@ -76,9 +77,13 @@ class LocalDesk:
         self.control = local_control(arena, job.wiring, job.place)
         self.lines = {name: wire.line for name, wire in job.wiring.wires.items()}
         self.link: Callable[[int, int], Link]
-        self.vector: Callable[[int], Vector]
-        self.link, self.vector = make_ends(job.plan, job.wiring, arena, self._bell)
+        self.link, self._vector = make_ends(job.plan, job.wiring, arena, self._bell)
+        self._plan = job.plan
         self._block: int | None = None
+
+    def both(self, channel: int) -> Both | None:
+        """A memory that peers add to."""
+        return Shared(self._vector(channel)) if self._plan.channels[channel].kind == "shared" else None
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -250,6 +250,18 @@ class Peers(Inbox):
             link.release(self.reader[p], count)
         self._round += 1
         return True, total
+
+
+class Both(Protocol):
+    """Both ends of a channel among peers, where they are one thing."""
+
+    flow: Flow
+
+    def send(self, value: Any) -> bool:
+        """Hand a value over; False if there is no room yet."""
+
+    def receive(self) -> tuple[bool, Any]:
+        """Take what has arrived: (whether it has, the value)."""
 
 
 class Shared:

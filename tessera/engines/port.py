@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tessera.engines.channels.base import Flow, Link, Vector
-from tessera.engines.inbox import Inbox, Shared, Versions, make_inbox
+from tessera.engines.channels.base import Flow, Link
+from tessera.engines.inbox import Both, Inbox, Versions, make_inbox
 from tessera.engines.routes import Route
 from tessera.graph.plan import Plan
 
@@ -26,14 +26,14 @@ class Port:
         number: int,
         versions: Versions,
         link: Callable[[int, int], Link],
-        vector: Callable[[int], Vector],
+        both: Callable[[int], Both | None],
     ) -> None:
-        """`link(channel, lane)` and `vector(channel)` give what messages travel through."""
+        """What messages travel through: `both(channel)` if its ends are one thing, else `link(channel, lane)`."""
         self.routes, self.versions, self.number = routes, versions, number
         self.outgoing: dict[int, Link] = {}
         self.apart: dict[int, dict[int, Link]] = {}
         """Channels on which each receiver is sent to by itself: links by receiver."""
-        self.inboxes: dict[int, Inbox | Shared] = {}
+        self.inboxes: dict[int, Inbox | Both] = {}
         self.sending: dict[int, Flow] = {}
         self.muted = False
         """Whether nothing is sent, and stand-ins are received."""
@@ -50,9 +50,10 @@ class Port:
         """Changes the first value of a channel that a successor sends."""
         for k, channel in enumerate(plan.channels):
             route = routes[k]
+            if channel.kind in ("shared", "collective") and fragment == channel.source and (one := both(k)) is not None:
+                self.inboxes[k] = one
+                continue
             if channel.kind == "shared":
-                if fragment == channel.source:
-                    self.inboxes[k] = Shared(vector(k))
                 continue
             if channel.source == fragment and route.readers(number):
                 links = {q: link(k, route.lane(number, q)) for q in route.readers(number)}
@@ -73,10 +74,9 @@ class Port:
             return self._send_to_all(channel, value)
         if self._counted_down(self.skipped, (channel, None)):
             return True
-        both = self.inboxes.get(channel)
-        if isinstance(both, Shared):
-            return both.send(value)
         link = self.outgoing.get(channel)
+        if link is None and channel in self.inboxes:
+            return self.inboxes[channel].send(value)  # type: ignore[union-attr]
         if link is None or not self._due(channel):  # nobody is linked to this replica, or not yet
             return True
         if not link.room():

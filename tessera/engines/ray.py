@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -24,12 +24,14 @@ from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
-from tessera.engines.seat import Seat
+from tessera.engines.seat import Seat, reduced
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement, Plan, cores
 
 PLACE_SECONDS = 10.0
 """How long Ray may take to find room for a plan."""
+START_SECONDS = 60.0
+"""How long the process of an actor may take to start."""
 MEET_SECONDS = 20.0
 """How long peers may take to say how far one that died had come."""
 Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Seat)  # type: ignore[call-overload]
@@ -77,6 +79,10 @@ def connect(address: str | None, replicas: int) -> None:
     """Connect to a cluster, or start one on this machine that ends with this process."""
     if ray.is_initialized():
         return
+    worker = (
+        ray._private.worker
+    )  # what dies is told by this engine, in one line; Ray's pages of logs are in its own files
+    worker.print_to_stdstream = lambda *_, **__: None
     common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, **common)
@@ -134,6 +140,8 @@ class RayAgency:
         self._granted: list[dict[int, int]] = [{} for _ in jobs]
         self._presences = [own[PRESENCE] for own in words]
         self._first = set(self._handles)
+        self._meeting: dict[int, str] = {}
+        """Where peers meet, by the place of the first of them."""
 
     def close(self) -> None:
         """Give the places back."""
@@ -152,8 +160,21 @@ class RayAgency:
         lines = {name: line for name, line in self._lines.items() if place in line.places}
         peers = {p: self._handles[p] for line in lines.values() for p in line.places}
         handle, own = self._handles[place], self._words[place]
+        group = self._group_of(job)
+        if group is not None:
+            handle.join.remote(*group)
         work = handle.work.remote(job, lines, peers, self._lives[place], list(own), before)
         return RayHand(handle, work, own)
+
+    def _group_of(self, job: Job) -> tuple[str, int, int] | None:
+        """How a replica finds the peers that it shares an all-reduce with; the first of them says where."""
+        replicas = self._plan.fragments[job.fragment].replicas
+        if replicas == 1 or not any(reduced(c) for c in self._plan.channels if c.source == job.fragment):
+            return None
+        first = job.place - job.number
+        if first not in self._meeting:
+            self._meeting[first] = ray.get(self._handles[first].address.remote(), timeout=START_SECONDS)
+        return self._meeting[first], replicas, job.number
 
     def wait(self, hands: list[RayHand], seconds: float) -> None:
         """Wait until one of them has said something or has died, or the seconds are over."""
@@ -234,7 +255,12 @@ class RayHand:
         over = bool(ray.wait([self._work], timeout=0)[0])
         while over or ray.wait([self.news], timeout=0)[0]:
             try:
+                if over:
+                    ray.get(self._work)
                 words, progress, message, said = ray.get(self.news)
+            except RayTaskError as error:  # of what happens before a replica can speak for itself
+                self._fate = (str(error.cause or error).splitlines()[0], True)
+                return
             except RayError as error:
                 self._fate = (_how(error), False)
                 return
@@ -271,5 +297,4 @@ def _how(error: RayError) -> str:
     text = str(error)
     if re.search(r"node.{0,80}(died|dead|lost|terminated)", text, re.IGNORECASE | re.DOTALL):
         return "its node was lost"
-    found = re.search(r"exit type: (\w+).*?exit detail: ([^\n.]+)", text, re.DOTALL)
-    return f"its process ended, {found.group(2).strip()}" if found else "its process ended"
+    return "its process was killed or broke down"

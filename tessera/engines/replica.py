@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from tessera.algorithms.base import Algorithm
-from tessera.engines.channels.base import Link, Vector
-from tessera.engines.inbox import Versions
+from tessera.engines.channels.base import Link
+from tessera.engines.inbox import Both, Versions
 from tessera.engines.port import Port
 from tessera.engines.reports import Told, by_update
 from tessera.engines.routes import Route
@@ -60,7 +60,7 @@ class Programs:
 def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
     """Project and compile."""
     devices = plan.fragments[fragment].devices
-    mesh = Mesh(np.asarray(jax.devices()[:devices]), (AXIS,)) if devices > 1 else None
+    mesh = Mesh(np.asarray(jax.local_devices()[:devices]), (AXIS,)) if devices > 1 else None
 
     def made(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return compile_program(project(nodes, plan, fragment), mesh)
@@ -89,7 +89,7 @@ class Replica:
         seed: int,
         updates: int,
         link: Callable[[int, int], Link],
-        vector: Callable[[int], Vector],
+        both: Callable[[int], Both | None],
     ) -> None:
         self.plan, self.training, self.programs = plan, training, programs
         self.fragment, self.number = fragment, number
@@ -102,7 +102,7 @@ class Replica:
         versions = Versions(
             s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
         )
-        self.port = Port(plan, routes, fragment, number, versions, link, vector)
+        self.port = Port(plan, routes, fragment, number, versions, link, both)
 
     @property
     def title(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import traceback
 from collections import deque
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 import ray
 
-from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line, Vector
+from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line
 from tessera.engines.channels.remote import Here, Name, Parcel, RemoteLink, Standing
 from tessera.engines.control import BY_DRIVER, PRESENCE, Control, Job
+from tessera.engines.inbox import Both
 from tessera.engines.packing import Arrays
 from tessera.errors import EnvironmentFailed, TesseraError
+from tessera.graph.plan import Channel
 
 LISTEN_SECONDS = 0.5
 """How long a question for news is left open, at the most."""
@@ -25,6 +28,11 @@ INLINE_BYTES = 32 * 1024
 """Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
 
 Said = tuple[dict[str, Any], Arrays]
+
+
+def reduced(channel: Channel) -> bool:
+    """Whether a channel is an all-reduce in which every peer waits for all: jax.distributed does that."""
+    return (channel.kind, channel.mode, channel.route) == ("collective", "sync", "mean")
 
 
 @dataclass
@@ -41,8 +49,12 @@ class Stored:
 class RayDesk:
     """A replica's desk in a Ray actor: the post comes in on another thread."""
 
-    def __init__(self, job: Job, lines: dict[Name, Line], handles: dict[int, Any], life: int, words: list[int]) -> None:
+    def __init__(
+        self, job: Job, lines: dict[Name, Line], handles: dict[int, Any], life: int, words: list[int], grouped: bool
+    ) -> None:
+        """`grouped` says whether it has joined peers for all-reduces."""
         self.job, self.lines, self.handles, self.life, self.words = job, lines, handles, life, words
+        self._grouped = grouped
         self.control = Control(self.words)
         self.control.begin()
         self.presences: dict[int, int] = {}
@@ -71,9 +83,15 @@ class RayDesk:
         """This process's end of a link."""
         return self._links[channel, lane]
 
-    def vector(self, channel: int) -> Vector:
-        """There is no memory that machines share."""
-        raise TesseraError("lock-free sharing needs one memory: use --engine local, or another policy")
+    def both(self, channel: int) -> Both | None:
+        """An all-reduce among peers."""
+        c = self.job.plan.channels[channel]
+        if not self._grouped or not reduced(c):
+            return None
+        from tessera.engines.collective import Mean
+
+        held = self.job.plan.fragments[c.source].held(c.made_by)
+        return Mean(len(held[self.job.number]) / sum(len(groups) for groups in held), self.wake)
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""
@@ -181,6 +199,18 @@ class Seat:
     def __init__(self) -> None:
         self._desk: RayDesk | None = None
         self._open = threading.Event()
+        self._grouped = False
+        self._apart = ""
+
+    def join(self, coordinator: str, size: int, number: int) -> None:
+        """Join peers for all-reduces: before a job comes, which may use JAX already as it arrives."""
+        from tessera.engines.collective import Membership, join
+
+        self._grouped = True
+        try:
+            join(Membership(coordinator, size, number))
+        except Exception as error:  # told when there is somebody to tell it to
+            self._apart = f"could not join its peers at {coordinator}: {error}"
 
     def work(
         self,
@@ -192,7 +222,7 @@ class Seat:
         before: dict[int, dict[Name, Standing]] | None,
     ) -> None:
         """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
-        desk = RayDesk(job, lines, handles, life, words)
+        desk = RayDesk(job, lines, handles, life, words, self._grouped)
         if before is not None:
             desk.adopt(before)
         self._desk = desk
@@ -200,6 +230,8 @@ class Seat:
         try:
             from tessera.engines.working import Worker  # JAX and all that is needed only here
 
+            if self._apart:
+                raise RuntimeError(self._apart)
             Worker(job, desk).work()
             desk.tell("finished", {})
         except EnvironmentFailed as error:  # others may go on, and a new one may do better
@@ -242,6 +274,14 @@ class Seat:
     def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
         """Take words that the driver writes."""
         self.desk.grant(words, presences)
+
+    @ray.method(concurrency_group="news")
+    def address(self) -> str:
+        """A free address of this node, at which peers can meet."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"{host}:{probe.getsockname()[1]}"
 
     @ray.method(concurrency_group="news")
     def pid(self) -> int:

@@ -10,6 +10,7 @@ import jax
 from tessera.algorithms.base import Algorithm, State
 from tessera.engines.channels.base import Flow
 from tessera.engines.channels.memory import MemoryLink, MemoryVector
+from tessera.engines.inbox import Shared
 from tessera.engines.replica import Replica, make_programs, make_training
 from tessera.engines.reports import Reports, Told, collect_reports
 from tessera.engines.routes import make_routes
@@ -48,11 +49,14 @@ class SerialEngine:
                 mine = own_training(self.training, plan, i, r)
                 if r == 0 or placed.agents:
                     programs = make_programs(mine, plan, i)
-                ends = (lambda k, lane: self.links[k, lane], self.vectors.__getitem__)
+                ends = (lambda k, lane: self.links[k, lane], self._both)
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
             replica.timeline = Timeline(trace, place, replica.title)
+
+    def _both(self, channel: int) -> Shared | None:
+        return Shared(self.vectors[channel]) if channel in self.vectors else None
 
     def start(self) -> Tally | None:
         """Reset the environments and fill the store; what was played meanwhile, if anything was."""

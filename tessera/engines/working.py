@@ -50,7 +50,7 @@ class Worker:
         routes = make_routes(job.plan, job.algorithm)
         programs = make_programs(training, job.plan, job.fragment)
         whose = (job.fragment, job.number, job.seed, job.horizon)
-        self.replica = Replica(job.plan, training, programs, routes, *whose, desk.link, desk.vector)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, desk.link, desk.both)
         if job.trace:
             self.replica.timeline = Timeline(job.trace, job.place, self.replica.title)
         for program in (programs.reset, programs.start, programs.updates):

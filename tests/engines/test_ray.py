@@ -1,0 +1,277 @@
+"""The Ray engine on a cluster of two nodes: what it gives is what one thread gives, and it survives what dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from test_local import ALGORITHMS, LOCK_STEP, SYNC, UPDATES, assert_equal, expected
+
+import tessera
+from tessera import TesseraError, cluster
+from tessera.engines.crew import Interrupted
+from tessera.engines.fleet import Fleet
+from tessera.train import prepare_plan
+
+FAST = [
+    ("single_learner_coarse", "ppo"),
+    ("multi_learner", "ppo"),
+    ("central:shards=2", "ppo"),
+    ("distributed_replay", "dqn"),
+    ("split_inference", "a2c"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A cluster of two nodes, and a driver that is connected to it."""
+    before = {name: os.environ.get(name) for name in ("TESSERA_CLUSTER", *RAY_VARIABLES)}
+    os.environ["TESSERA_CLUSTER"] = str(tmp_path_factory.mktemp("cluster"))
+    found = cluster.up(2, cpus=8, memory=128 << 20)
+    try:
+        address = cluster.prepare(None)  # before Ray is imported
+        from tessera.engines.ray import connect
+
+        connect(address, 1)
+        yield found
+    finally:
+        import ray
+
+        ray.shutdown()
+        cluster.down()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+
+
+def opened(algorithm: Any, policy: str, **options: Any) -> Any:
+    from tessera.engines.ray import RayEngine
+
+    given = {"envs": 16, "groups": 8, "precision": "f32"}
+    usual = {name: options.pop(name, value) for name, value in given.items()}
+    bound, made, plan = prepare_plan(algorithm, "gymnax:CartPole-v1", policy, engine="ray", **usual)
+    return RayEngine(plan, bound, made, seed=3, horizon=10, **options)
+
+
+def run(name: str, policy: str) -> Any:
+    """The learner's state after a few updates."""
+    engine = opened(ALGORITHMS[name], policy, precision="f64")
+    try:
+        engine.start()
+        engine.advance(UPDATES)
+        return jax.tree.map(np.array, engine.state())
+    finally:
+        engine.close()
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("policy", "name"), FAST)
+def test_actors_on_two_nodes_give_the_params_of_fused(policy, name):
+    assert_equal(run(name, policy), expected(name))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [(p, n) for p, _ in (*SYNC, *LOCK_STEP) for n in ALGORITHMS if (p, n) not in FAST and p != "fused:devices=1"],
+)
+def test_actors_on_two_nodes_give_the_params_of_fused_for_every_algorithm(policy, name):
+    assert_equal(run(name, policy), expected(name))
+
+
+def test_replicas_are_spread_over_nodes_and_have_names():
+    import ray
+
+    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=3")
+    try:
+        engine.start()
+        found = ray.util.list_named_actors()
+        assert {name.split()[0] for name in found} == {title for title, *_ in engine.status()}
+        there = {node["NodeID"]: node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"]}
+        left = ray._private.state.available_resources_per_node()
+        assert all(left[node].get("CPU", 0) < there[node] for node in there)  # each of them has some
+    finally:
+        engine.close()
+
+
+def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
+    from tessera.engines.local import LocalEngine
+
+    algorithm = ALGORITHMS["a2c"]
+    ours = opened(algorithm, "single_learner_coarse")
+    theirs = LocalEngine(ours.plan, ours.training.algorithm, ours.training.env, seed=3, horizon=10)
+    try:
+        theirs.start()
+        theirs.advance(2)
+        ours.restore(jax.device_get(theirs.snapshot()))
+        theirs.advance(2)
+        ours.advance(2)
+        jax.tree.map(np.testing.assert_array_equal, ours.state().params, theirs.state().params)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2", "single_learner_coarse:actors=2,mode=async"])
+def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, monkeypatch, tmp_path):
+    advance, killed = Fleet.advance, []
+
+    def advancing(engine: Fleet, count: int, ahead: int = 0) -> Any:
+        if not killed and engine.done >= 20 and "env+act/0" in engine.processes():
+            killed.append(engine.done)
+            os.kill(engine.processes()["env+act/0"], signal.SIGKILL)
+        return advance(engine, min(count, 20), ahead)
+
+    monkeypatch.setattr(Fleet, "advance", advancing)
+    result = tessera.train(
+        tessera.A2C(unroll=8, widths=(8,)), "gymnax:CartPole-v1", policy, steps=80 * 8 * 16, seed=1, envs=16,
+        engine="ray", run_dir=tmp_path / "run", eval_episodes=4, quiet=True,
+    )  # fmt: skip
+    assert killed
+    assert result.summary["restarts"] == 1
+    updates = [row["update"] for row in result.metrics]
+    assert updates == sorted(set(updates))  # nobody went back to a checkpoint
+    assert updates[-1] == result.summary["updates"]
+
+
+def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path):
+    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=2", note=lambda _: None)
+    try:
+        engine.start()
+        engine.advance(4)
+        saved = jax.device_get(engine.snapshot())
+        os.kill(engine.processes()["store+grad+apply/0"], signal.SIGKILL)
+        with pytest.raises(Interrupted):
+            engine.advance(8)
+        engine.rebuild()
+        engine.restore(saved)
+        engine.advance(4)
+        assert int(engine.state().clock.applies) == 8
+        assert engine.restarts == 1
+    finally:
+        engine.close()
+
+
+def test_a_plan_without_room_is_refused_at_once_with_asked_and_available():
+    with pytest.raises(TesseraError, match=r"Asked: 20 × env\+act with 1 CPU each.*node 0: 8 CPU; node 1: 8 CPU"):
+        opened(tessera.A2C(), "single_learner_coarse:actors=20", envs=40, groups=20)
+
+
+def test_what_shares_one_memory_is_refused():
+    with pytest.raises(TesseraError, match=r"hogwild.*use --engine local"):
+        opened(tessera.A2C(), "hogwild")
+
+
+STRANGER = """
+import sys
+import ray
+try:
+    ray.init(address=sys.argv[1], logging_level="ERROR")
+    print("in", ray.get(ray.remote(lambda: 1).remote(), timeout=20))
+except Exception as error:
+    print("refused", type(error).__name__)
+"""
+
+
+def test_who_does_not_know_the_token_cannot_submit(nodes, tmp_path):
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    variables |= {"HOME": str(tmp_path), "RAY_NUM_REDIS_GET_RETRIES": "2"}
+    command = [sys.executable, "-c", STRANGER, nodes["address"]]
+    for more in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        done = subprocess.run(command, env=variables | more, capture_output=True, text=True, timeout=120, check=False)
+        assert "refused" in done.stdout, done.stdout + done.stderr
+        assert "in" not in done.stdout.split()
+    known = variables | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": Path(nodes["token"]).read_text()}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["in", "1"], done.stdout + done.stderr
+
+
+def test_the_cluster_listens_on_loopback_and_its_token_is_the_users_alone(nodes):
+    pids = {pid for node in nodes["nodes"] for pid in cluster._members(node["pid"])}
+    wanted = {f"socket:[{inode}]" for inode, address in listening() if not address.startswith(LOOPBACK)}
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                assert os.readlink(entry) not in wanted, f"process {pid} listens beyond loopback"
+            except OSError:
+                continue
+    assert Path(nodes["token"]).stat().st_mode & 0o077 == 0
+    assert json.loads((cluster.folder() / "cluster.json").read_text())["address"].startswith("127.0.0.1:")
+
+
+LOOPBACK = ("0100007F", "0" * 16 + "FFFF0000" + "0100007F", "0" * 24 + "01000000")
+"""As /proc/net writes 127.0.0.1, and what stands for it and for ::1 in version 6."""
+
+
+def listening() -> Iterator[tuple[str, str]]:
+    """Inode and address of every listening socket."""
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                yield fields[9], fields[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "words"),
+    [("10.1.2.3", "disabled", "would let anybody run code"), ("everywhere", "token", "give the address")],
+)
+def test_nobody_listens_in_public_without_a_token(host, mode, words):
+    with pytest.raises(TesseraError, match=words):
+        cluster.check_host(host, mode)
+
+
+def test_a_second_cluster_is_refused(nodes):
+    with pytest.raises(TesseraError, match="is up already"):
+        cluster.up(1, cpus=1, memory=128 << 20)
+
+
+def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
+    from tessera.engines.channels.base import HERE, Line
+    from tessera.engines.channels.remote import Here, RemoteLink
+
+    posted: list[Any] = []
+
+    class Post:
+        def parcel(self, leaves: Any, readers: int) -> Here:
+            return Here(leaves)
+
+        def deliver(self, place: int, name: Any, number: int, version: int, parcel: Here) -> None:
+            posted.append((number, version, parcel.open()))
+
+        def credit(self, place: int, name: Any, reader: int, taken: int) -> None:
+            writer.note_taken(reader, taken)
+
+    line = Line(np.zeros(2, np.float32), 4, (1,), 0)
+    woken = threading.Event()
+    writer, reader = (RemoteLink((0, 0), line, me, 3, False, Post(), woken.set, lambda place: HERE) for me in (0, 1))
+    for k in range(3):
+        assert writer.room()
+        writer.put(np.full(2, k, np.float32), k)
+    assert not writer.room()
+    for number, version, leaves in reversed(posted):  # calls may overtake each other
+        reader.take_in(number, version, leaves)
+    reader.take_in(*posted[0])  # and come twice
+    assert reader.waiting(0) == 3
+    for k in range(3):
+        assert reader.peek(0).version == k
+        np.testing.assert_array_equal(reader.peek(0).value, np.full(2, k))
+        reader.release(0)
+    assert writer.room()
+    assert writer.waiting(0) == 0
+    assert len(writer.meet(1).held) <= 4
