@@ -101,20 +101,24 @@ def up(nodes: int, cpus: int, memory: int, host: str = LOOPBACK) -> dict[str, An
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    port = _free_port(host)
-    address = f"{host}:{port}"
-    started: list[dict[str, Any]] = []
+    found: dict[str, Any] = {"address": f"{host}:{_free_port(host)}", "token": str(token), "nodes": []}
     try:
-        for k in range(nodes):
-            where = ["--head", f"--port={port}"] if k == 0 else [f"--address={address}"]
-            started.append(_start(k, where, host, cpus, memory, home, token))
-            found = {"address": address, "token": str(token), "nodes": started}
-            _write(home / "cluster.json", found)
-            _await(home, k, started[-1])
+        for _ in range(nodes):
+            grow(found, cpus, memory)
     except BaseException:
         down()
         raise
     return found
+
+
+def grow(found: dict[str, Any], cpus: int, memory: int) -> None:
+    """Start one more node, the head if there is none, and wait until it answers."""
+    host, _, port = found["address"].rpartition(":")
+    number = len(found["nodes"])
+    where = [f"--address={found['address']}"] if number else ["--head", f"--port={port}"]
+    found["nodes"].append(_start(number, where, host, cpus, memory, folder(), Path(found["token"])))
+    _write(folder() / "cluster.json", found)
+    _await(folder(), number, found["nodes"][-1])
 
 
 def down() -> int:

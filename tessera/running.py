@@ -105,6 +105,7 @@ class Run:
         engine = make_engine(
             self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
             timeout=watch.timeout, restarts=watch.restarts, note=self.display.note, trace=trace,
+            logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:

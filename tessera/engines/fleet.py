@@ -53,8 +53,10 @@ class Fleet:
         restarts: int = 20,
         note: Callable[[str], None] = print,
         trace: str = "",
+        logs: str = "",
     ) -> None:
-        self.plan = plan
+        """`logs` is a folder for what replicas of other machines print; those of this one print here."""
+        self.plan, self.logs = plan, logs
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
         self.shapes = slot_shapes(self.training, plan)

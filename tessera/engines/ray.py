@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -25,13 +29,15 @@ from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
 from tessera.engines.seat import Seat, reduced
-from tessera.errors import TesseraError
+from tessera.errors import RunFailed, TesseraError
 from tessera.graph.plan import Placement, Plan, cores
 
 PLACE_SECONDS = 10.0
 """How long Ray may take to find room for a plan."""
 START_SECONDS = 60.0
 """How long the process of an actor may take to start."""
+ROOM_SECONDS = 20.0
+"""How long a place for one replica is sought before others are told that there is none."""
 MEET_SECONDS = 20.0
 """How long peers may take to say how far one that died had come."""
 Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Seat)  # type: ignore[call-overload]
@@ -115,7 +121,7 @@ class RayEngine(Fleet):
         words = [[0] * CONTROL_WORDS for _ in jobs]
         self.controls = [Control(own) for own in words]
         self.jobs = list(jobs)
-        self.agency = RayAgency(self.plan, self.jobs, self.lines, words)
+        self.agency = RayAgency(self.plan, self.jobs, self.lines, words, self._options["note"], self.logs)
 
     def tear_down(self) -> None:
         """Give the places back."""
@@ -126,8 +132,17 @@ class RayEngine(Fleet):
 class RayAgency:
     """Actors in a placement group that is made from the plan: one bundle for each replica."""
 
-    def __init__(self, plan: Plan, jobs: list[Job], lines: dict[Name, Line], words: list[list[int]]) -> None:
-        self._plan, self._lines, self._words = plan, lines, words
+    def __init__(
+        self,
+        plan: Plan,
+        jobs: list[Job],
+        lines: dict[Name, Line],
+        words: list[list[int]],
+        note: Callable[[str], None],
+        logs: str,
+    ) -> None:
+        """`note` tells the user something; `logs` is a folder for what replicas print, empty if nobody wants it."""
+        self._plan, self._lines, self._words, self._note, self._logs = plan, lines, words, note, logs
         self._run = uuid.uuid4().hex[:6]
         bundles = [asked_of(plan.fragments[job.fragment], job.number) for job in jobs]
         self._group = placement_group(bundles, strategy="SPREAD", name=f"tessera {plan.policy} {self._run}")
@@ -164,7 +179,7 @@ class RayAgency:
         if group is not None:
             handle.join.remote(*group)
         work = handle.work.remote(job, lines, peers, self._lives[place], list(own), before)
-        return RayHand(handle, work, own)
+        return RayHand(handle, work, own, job, self._logs)
 
     def _group_of(self, job: Job) -> tuple[str, int, int] | None:
         """How a replica finds the peers that it shares an all-reduce with; the first of them says where."""
@@ -180,12 +195,25 @@ class RayAgency:
         """Wait until one of them has said something or has died, or the seconds are over."""
         if hands:
             ray.wait([hand.news for hand in hands], num_returns=1, timeout=seconds, fetch_local=False)
+        for hand in hands:
+            if not hand.placed and not hand.told and time.monotonic() > hand.hired + ROOM_SECONDS and not hand.pid:
+                hand.told = True
+                self._do_without(hand.job)
         now = [own[PRESENCE] for own in self._words]
         changed = {k: now[k] for k in range(len(now)) if now[k] != self._presences[k]}
         if changed:
             self._presences = now
             for handle in self._handles.values():
                 handle.grant.remote({}, changed)
+
+    def _do_without(self, job: Job) -> None:
+        """No node has room for a replica: others go on if they do not wait for it, and it comes when there is room."""
+        asked = _resources(asked_of(self._plan.fragments[job.fragment], job.number))
+        there = "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(free_resources())) or "no node"
+        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {there})"
+        if not (job.again and self._plan.asynchronous):
+            raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
+        self._note(f"{missing}: the run goes on with fewer replicas until there is")
 
     def ring(self, place: int) -> None:
         """Send a replica the words that are for it, if they are new."""
@@ -206,7 +234,7 @@ class RayAgency:
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, job.place),
             runtime_env={"env_vars": variables},
-        ).remote()
+        ).remote(tuple(sys.path))
 
     def _introduce(self, place: int) -> dict[int, dict[Name, Standing]]:
         """Make a newcomer known to those that it is linked with; they say how far its predecessor had come."""
@@ -222,8 +250,11 @@ class RayAgency:
 class RayHand:
     """One actor, as the driver sees it: a question for news is always open, so that a death is an answer too."""
 
-    def __init__(self, handle: Any, work: Any, words: list[int]) -> None:
-        self._handle, self._work, self._words = handle, work, words
+    def __init__(self, handle: Any, work: Any, words: list[int], job: Job, logs: str) -> None:
+        self._handle, self._work, self._words, self.job = handle, work, words, job
+        self._log = Path(logs) / f"{job.title.replace('/', '-')}.log" if logs else None
+        self.placed, self.told, self.hired = False, False, time.monotonic()
+        """Whether Ray has found a place for it, whether it was told that there is none, and since when it is sought."""
         self._control = Control(words)
         self._pid: Any = handle.pid.remote()
         self.news = handle.news.remote()
@@ -264,15 +295,27 @@ class RayHand:
             except RayError as error:
                 self._fate = (_how(error), False)
                 return
+            self.placed = True
             for k, word in enumerate(words):
                 if k not in BY_DRIVER:
                     self._words[k] = word
             self._control.set_ages(progress, message)
-            yield from said
+            for meta, arrays in said:
+                if meta["kind"] == "log":
+                    self._keep_log(meta["text"])
+                else:
+                    yield meta, arrays
             if over and not said:
                 self._fate = ("its work ended", True)
                 return
             self.news = self._handle.news.remote()
+
+    def _keep_log(self, text: str) -> None:
+        """Keep what a replica has printed."""
+        if self._log is not None:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a") as file:
+                file.write(text)
 
     def fate(self) -> tuple[str, bool]:
         """How it died, and whether by its own doing."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
+import sys
 import threading
 import traceback
 from collections import deque
@@ -26,6 +28,8 @@ LISTEN_SECONDS = 0.5
 """How long a question for news is left open, at the most."""
 INLINE_BYTES = 32 * 1024
 """Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
+
+LONGEST_LINE = 4096
 
 Said = tuple[dict[str, Any], Arrays]
 
@@ -193,10 +197,28 @@ class RayDesk:
         return words, self.control.seconds_since_progress, self.control.seconds_since_message, said
 
 
+class Told(io.TextIOBase):
+    """What a replica prints, told to the driver as well as to Ray's own files."""
+
+    def __init__(self, desk: RayDesk, before: Any) -> None:
+        self._desk, self._before = desk, before
+
+    def write(self, text: str) -> int:
+        """Print."""
+        self._desk.tell("log", {}, text=text[:LONGEST_LINE])
+        return self._before.write(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+        self._before.flush()
+
+
 class Seat:
     """A Ray actor that holds one replica; each group of its methods has a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, paths: tuple[str, ...] = ()) -> None:
+        """`paths` are where the driver finds modules, for environments and algorithms that are not installed."""
+        sys.path.extend(path for path in paths if path not in sys.path)
         self._desk: RayDesk | None = None
         self._open = threading.Event()
         self._grouped = False
@@ -226,6 +248,7 @@ class Seat:
         if before is not None:
             desk.adopt(before)
         self._desk = desk
+        sys.stdout, sys.stderr = Told(desk, sys.stdout), Told(desk, sys.stderr)
         self._open.set()
         try:
             from tessera.engines.working import Worker  # JAX and all that is needed only here

@@ -167,6 +167,43 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
+def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkeypatch):
+    from tessera.engines import ray as engine_module
+
+    notes: list[str] = []
+    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=2,mode=async", note=notes.append)
+    try:
+        engine.start()
+        engine.advance(4)
+        monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+        monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
+        os.kill(engine.processes()["env+act/0"], signal.SIGKILL)
+        while not any("goes on with fewer replicas" in note for note in notes):
+            engine.advance(4)
+        assert "no node has room for replica env+act/0 (asked: 1 CPU; available: node 0:" in notes[-1]
+        engine.advance(8)
+    finally:
+        engine.close()
+
+
+def nowhere(make: Any, job: Any) -> Any:
+    """An actor that asks for more than there is."""
+    from tessera.engines.ray import Replica
+
+    return Replica.options(num_cpus=10_000).remote()
+
+
+def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
+    from talking_envs import Talking
+
+    tessera.train(
+        tessera.A2C(unroll=8, widths=(8,)), Talking, "single_learner_coarse:actors=2", steps=512, envs=8,
+        engine="ray", run_dir=tmp_path, eval_episodes=1, quiet=True,
+    )  # fmt: skip
+    for k in range(2):
+        assert "hello from an environment" in (tmp_path / "logs" / f"env+act-{k}.log").read_text()
+
+
 def test_a_plan_without_room_is_refused_at_once_with_asked_and_available():
     with pytest.raises(TesseraError, match=r"Asked: 20 × env\+act with 1 CPU each.*node 0: 8 CPU; node 1: 8 CPU"):
         opened(tessera.A2C(), "single_learner_coarse:actors=20", envs=40, groups=20)
