@@ -171,8 +171,8 @@ def _start(number: int, where: list[str], host: str, cpus: int, memory: int, hom
         command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={LOOPBACK}"]
         command += [f"--temp-dir={_short(home)}"]
     variables = {**os.environ, **HEALTH, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    variables.pop("RAY_AUTH_TOKEN", None)
-    variables.pop("RAY_ADDRESS", None)
+    for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", *ALONE):
+        variables.pop(name, None)
     with (home / f"node-{number}.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True

@@ -152,6 +152,8 @@ def train(
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
     started = time.time() if started is None else started
+    if address is not None and engine != "ray":
+        raise TesseraError("--address names a Ray cluster, which only --engine ray uses: add that, or leave it out")
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
     _check_numbers(

@@ -102,6 +102,18 @@ def connect(address: str | None, replicas: int) -> None:
         ) from None
 
 
+def wait_for_room(plan: Plan) -> None:
+    """Wait a little for what others, such as a run that has just ended, are giving back; refuse what stays without."""
+    end = time.monotonic() + PLACE_SECONDS / 2
+    while True:
+        try:
+            return check_room(plan, free_resources())
+        except TesseraError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
 class RayEngine(Fleet):
     """Runs a plan on a Ray cluster that this process is connected to."""
 
@@ -114,7 +126,8 @@ class RayEngine(Fleet):
                 f"policy {self.plan.policy!r} shares one memory without locks, and machines of a cluster have none: "
                 "use --engine local, or --policy central:mode=async"
             )
-        check_room(self.plan, free_resources())
+        check_room(self.plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        wait_for_room(self.plan)
 
     def set_up(self, jobs: list[Job]) -> None:
         """Find a place for every replica."""
