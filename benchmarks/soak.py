@@ -1,6 +1,7 @@
 """Does memory grow? Runs distributed_replay with a full buffer and fits a line to every process's resident memory.
 
 python benchmarks/soak.py --minutes 10
+python benchmarks/soak.py --minutes 10 --engine ray     # the object store of Ray as well
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import tessera
-from tessera.engines.local import LocalEngine
+from tessera.engines.fleet import Fleet
 
 LOOK_SECONDS = 5.0
 CAPACITY = 20_000
@@ -31,38 +32,53 @@ def resident(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
+def stored() -> float:
+    """What Ray's object stores hold, in MB."""
+    import ray
+
+    whole, left = ray.cluster_resources(), ray.available_resources()
+    return (whole["object_store_memory"] - left.get("object_store_memory", 0.0)) / 2**20
+
+
 def main() -> None:
     """Run, look every few seconds, print the slopes after the first quarter."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--policy", default="distributed_replay:actors=2,stores=2,mode=async")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
     options = parser.parse_args()
+    kept = [stored] if options.engine == "ray" else []
     begun, rows, titles = time.monotonic(), [], ["driver"]
-    advance = LocalEngine.advance
+    advance = Fleet.advance
 
-    def looking(engine: LocalEngine, count: int, ahead: int = 0) -> Any:
+    def looking(engine: Fleet, count: int, ahead: int = 0) -> Any:
         reports = advance(engine, count, ahead)
         now = time.monotonic() - begun
         if not rows or now - rows[-1][0] > LOOK_SECONDS:
             processes = sorted(engine.processes().items())
-            titles[1:] = [title for title, _ in processes]
-            rows.append([now, resident(os.getpid()), *(resident(pid) for _, pid in processes)])
+            titles[1:] = [title for title, _ in processes] + ["object store"] * len(kept)
+            rows.append([now, resident(os.getpid()), *(resident(pid) for _, pid in processes), *(f() for f in kept)])
         if now > options.minutes * 60:
             updates.append(engine.done)
             raise Enough
         return reports
 
     updates: list[int] = []
-    LocalEngine.advance = looking  # type: ignore[method-assign]
+    Fleet.advance = looking  # type: ignore[method-assign]
     algorithm = tessera.DQN(prioritised=True, capacity=CAPACITY)
     with contextlib.suppress(Enough):
-        tessera.train(algorithm, "gymnax:CartPole-v1", options.policy, steps=10**10, seed=1, quiet=True)
+        tessera.train(
+            algorithm, "gymnax:CartPole-v1", options.policy, engine=options.engine, steps=10**10, seed=1, quiet=True
+        )
     table = np.asarray(rows)[len(rows) // 4 :]
     inserted = updates[0] * algorithm.unroll * algorithm.default_envs
     print(f"{options.policy}: {rows[-1][0] / 60:.1f} minutes, {inserted:,} rows through a replay of {CAPACITY:,}")
     for k, title in enumerate(titles, 1):
         slope = np.polyfit(table[:, 0] / 60, table[:, k], 1)[0]
-        print(f"{title:14s} {table[0, k]:7.1f} MB -> {table[-1, k]:7.1f} MB, slope {slope:+.3f} MB a minute")
+        print(
+            f"{title:14s} {table[0, k]:7.1f} MB -> {table[-1, k]:7.1f} MB, slope {slope:+.3f} MB a minute, "
+            f"most {table[:, k].max():.1f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -101,3 +101,14 @@ def test_other_fields_may_not_change(tmp_path):
     with pytest.raises(TesseraError, match="was run with envs = 8, not 16"):
         train(DQN(capacity=512, **SMALL), CARTPOLE, "fused:devices=1", steps=600, envs=16, groups=4, seed=1,
               run_dir=tmp_path / "run", resume=True, quiet=True)  # fmt: skip
+
+
+def test_an_asynchronous_run_with_priorities_under_way_is_resumed(tmp_path):
+    algorithm = tessera.DQN(unroll=8, draws=2, batch=32, capacity=2_000, warmup=8, widths=(8,), prioritised=True)
+    options = {"seed": 1, "envs": 16, "run_dir": tmp_path, "eval_episodes": 2, "quiet": True}
+    policy = "distributed_replay:mode=async,stores=2,publish=2"
+    for updates in (20, 40):
+        result = tessera.train(
+            algorithm, "gymnax:CartPole-v1", policy, steps=updates * 8 * 16, resume=updates > 20, **options
+        )
+        assert result.summary["updates"] == updates

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,7 @@ def connect(address: str | None, replicas: int) -> None:
     )  # what dies is told by this engine, in one line; Ray's pages of logs are in its own files
     worker.print_to_stdstream = lambda *_, **__: None
     common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
+    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # Ray forks only to start other programs
     if address is None:
         ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, **common)
         return
@@ -121,11 +123,6 @@ class RayEngine(Fleet):
 
     def check(self) -> None:
         """Refuse what the cluster cannot run."""
-        if self.plan.exchange == "shared":
-            raise TesseraError(
-                f"policy {self.plan.policy!r} shares one memory without locks, and machines of a cluster have none: "
-                "use --engine local, or --policy central:mode=async"
-            )
         check_room(self.plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
         wait_for_room(self.plan)
 

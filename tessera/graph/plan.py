@@ -98,6 +98,11 @@ class Channel:
     apart: bool = False
     """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
+    @property
+    def trails(self) -> bool:
+        """Whether the same number of messages is always under way, so that they are a part of a run's state."""
+        return self.lag > 0 and self.mode == "sync"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -205,6 +210,11 @@ def make_plan(
     if engine is not None and engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     policy = _settled(policy, needs)
+    if engine == "ray" and policy.cut("updates").route == "shared":
+        raise TesseraError(
+            f"policy {policy.name!r} shares one memory without locks, and machines of a cluster have none: "
+            "use --engine local, or --policy central:mode=async"
+        )
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
     devices = [f.devices if f.devices != ALL_DEVICES else _usable(available, envs) for f in policy.fragments]
     for fragment, count in zip(policy.fragments, devices, strict=True):
