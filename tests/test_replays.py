@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tessera
 from tessera import DQN, TesseraError, train
 from tessera.checkpoint import Checkpoints
 from tessera.stores import Experience, Replay
@@ -111,4 +112,4 @@ def test_an_asynchronous_run_with_priorities_under_way_is_resumed(tmp_path):
         result = tessera.train(
             algorithm, "gymnax:CartPole-v1", policy, steps=updates * 8 * 16, resume=updates > 20, **options
         )
-        assert result.summary["updates"] == updates
+        assert result.summary["updates"] == updates - algorithm.warmup

@@ -136,7 +136,7 @@ class Replica:
         found = {}
         for k, link in self.port.outgoing.items():
             channel = self.plan.channels[k]
-            if channel.trails:
+            if self.plan.trails(channel):
                 waiting = link.waiting(0)
                 messages = [link.own(link.peek(0, ahead).value) for ahead in range(waiting)]
                 found[f"in_flight_{channel.slot}"] = tuple(messages)

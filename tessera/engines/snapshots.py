@@ -79,7 +79,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
     for channel, route in zip(plan.channels, routes, strict=True):
         name = FLIGHT + channel.slot
         held = [p[name] for (i, _), p in sorted(parts.items()) if i == channel.source and name in p]
-        if channel.trails and held:
+        if plan.trails(channel) and held:
             rows = zip(*held, strict=True)
             out[name] = tuple(route.merge(dict(enumerate(row))) if len(row) > 1 else row[0] for row in rows)
     return out
@@ -154,7 +154,7 @@ def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:
     if plan.exchange:
         out["peers"] = (out["state"],) * (plan.fragments[plan.home("apply")].replicas - 1)
     for channel in plan.channels:
-        if channel.trails:
+        if plan.trails(channel):
             groups = plan.batches if channel.stream == "priorities" else plan.groups
             out[FLIGHT + channel.slot] = (message_shape(plan, shapes, channel.slot, groups, None),) * channel.lag
     return jax.tree.map(_zeros, out)

@@ -98,11 +98,6 @@ class Channel:
     apart: bool = False
     """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
-    @property
-    def trails(self) -> bool:
-        """Whether the same number of messages is always under way, so that they are a part of a run's state."""
-        return self.lag > 0 and self.mode == "sync"
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -131,6 +126,10 @@ class Plan:
     def envs_per_group(self) -> int:
         """Environments in each group."""
         return self.envs // self.groups
+
+    def trails(self, channel: Channel) -> bool:
+        """Whether the same number of messages is under way whenever all stand still: they are a part of the state."""
+        return channel.lag > 0 and not self.asynchronous
 
     @property
     def asynchronous(self) -> bool:

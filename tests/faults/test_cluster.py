@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,19 @@ def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes,
     assert chaos.longest < 60
 
 
+def saves(run: Path) -> list[int]:
+    """Updates of which there are checkpoints."""
+    return [int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()]
+
+
+def wait_until(condition: Callable[[], Any], seconds: float) -> None:
+    """Wait for something that must come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.1)
+
+
 def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "tessera", "train", "a2c", "gymnax:CartPole-v1", "--engine", "ray", "--envs", "16"]
@@ -126,23 +139,14 @@ def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_pa
     command += ["--seed", "1", "--eval-episodes", "4", "--unroll", "8"]
     driver = subprocess.Popen([*command, "--steps", "90000000"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        end = time.monotonic() + 90
-        while (
-            not any(path.name.isdigit() for path in (run / "checkpoints").glob("*"))
-            and time.monotonic() < end
-            and driver.poll() is None
-        ):
-            time.sleep(0.1)
+        wait_until(lambda: driver.poll() is not None or saves(run), 90)
         pids = list(json.loads((run / "processes.json").read_text()).values())
     finally:
         driver.kill()
         driver.wait()
     assert len(pids) >= 3
-    end = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    saved = max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
+    saved = max(saves(run))
     more = [*command, "--steps", str((saved + 40) * 8 * 16), "--resume"]
     done = subprocess.run(more, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
