@@ -1,4 +1,4 @@
-"""RLlib on Gymnasium's CartPole, for benchmarks/ray_engine.py: trains for some seconds, prints one line of JSON.
+"""RLlib on a Gymnasium environment, for benchmarks/ray_engine.py: trains for some seconds, prints one line of JSON.
 
 python -m venv /tmp/rllib-venv
 /tmp/rllib-venv/bin/pip install torch==2.13.0                             # first: pip finds the build for CPUs
@@ -20,6 +20,7 @@ CONFIGS = {"impala": IMPALAConfig, "ppo": PPOConfig}
 def main() -> None:
     """Train once."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--algorithm", choices=CONFIGS, default="impala")
     parser.add_argument("--envs", type=int, default=16, help="environments of each of the two runners")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to measure, after as much warm-up / 3")
@@ -27,7 +28,7 @@ def main() -> None:
     ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     config = (
         CONFIGS[options.algorithm]()
-        .environment("CartPole-v1")
+        .environment(options.env)
         .env_runners(num_env_runners=2, num_envs_per_env_runner=options.envs, rollout_fragment_length="auto")
         .learners(num_learners=0)
         .debugging(seed=1, log_level="ERROR")

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -26,12 +27,17 @@ from tessera.graph.plan import Channel
 
 LISTEN_SECONDS = 0.5
 """How long a question for news is left open, at the most."""
-INLINE_BYTES = 32 * 1024
+INLINE_BYTES = 90 * 1024
 """Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
 
 LONGEST_LINE = 4096
 
+SOON_SECONDS = 0.02
+"""Who called somebody so long ago at the most will soon do it again, and may tell then what can wait."""
+
 Said = tuple[dict[str, Any], Arrays]
+Owed = dict[tuple[Name, int], int]
+"""Link and reader -> messages that it is done with."""
 
 
 def reduced(channel: Channel) -> bool:
@@ -41,12 +47,12 @@ def reduced(channel: Channel) -> bool:
 
 @dataclass
 class Stored:
-    """Leaves in Ray's object store."""
+    """Bytes in Ray's object store."""
 
     ref: Any
 
-    def open(self) -> list[np.ndarray]:
-        """Give the leaves."""
+    def open(self) -> np.ndarray:
+        """Give the bytes."""
         return ray.get(self.ref)
 
 
@@ -70,6 +76,11 @@ class RayDesk:
         self._commands: deque[Said] = deque()
         self._said: deque[Said] = deque()
         self._spoken = threading.Condition()
+        self._owing = threading.Lock()
+        self._owed: dict[int, Owed] = {}
+        """What others have to be told that this replica is done with."""
+        self._called: dict[int, float] = {}
+        """When others were last called."""
         for name, line in lines.items():
             if job.place in line.places:
                 self._links[name] = self._make(name, line)
@@ -102,7 +113,9 @@ class RayDesk:
         return self._count
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Wait until that number is another one, or the seconds are over."""
+        """Wait until that number is another one, or the seconds are over; who is owed something gets it before."""
+        for place in list(self._owed):
+            self._settle(place)
         with self._changed:
             if self._count == seen:
                 self._changed.wait(seconds)
@@ -132,20 +145,33 @@ class RayDesk:
 
     # What links send by.
 
-    def parcel(self, leaves: list[np.ndarray], readers: int) -> Parcel:
-        """Make leaves ready to be sent to so many."""
-        if sum(x.nbytes for x in leaves) < INLINE_BYTES:
-            return Here(leaves)
-        return Stored(ray.put(leaves))
+    def parcel(self, content: np.ndarray) -> Parcel:
+        """Make bytes ready to be sent."""
+        return Here(content) if content.nbytes < INLINE_BYTES else Stored(ray.put(content))
 
     def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
-        """Send a message."""
+        """Send a message, and with it what the receiver is owed."""
         what = parcel.ref if isinstance(parcel, Stored) else parcel.open()
-        self.handles[place].deliver.remote(self.job.place, self.life, name, number, version, what)
+        owed = self._take_owed(place)
+        self.handles[place].deliver.remote(self.job.place, self.life, name, number, version, what, owed)
 
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
-        """Tell a writer how many messages a reader is done with."""
-        self.handles[place].credit.remote(self.job.place, self.life, name, reader, taken)
+        """Tell a writer how many messages a reader is done with: with the next message to it, if one is likely soon."""
+        with self._owing:
+            self._owed.setdefault(place, {})[name, reader] = taken
+            soon = time.monotonic() < self._called.get(place, 0.0) + SOON_SECONDS
+        if not soon:
+            self._settle(place)
+
+    def _settle(self, place: int) -> None:
+        owed = self._take_owed(place)
+        if owed:
+            self.handles[place].credit.remote(self.job.place, self.life, owed)
+
+    def _take_owed(self, place: int) -> Owed:
+        with self._owing:
+            self._called[place] = time.monotonic()
+            return self._owed.pop(place, {})
 
     # What comes by post, and from the driver.
 
@@ -153,13 +179,14 @@ class RayDesk:
         """Whether post of somebody is taken."""
         return life >= self.lives.get(place, 0)
 
-    def get_message(self, name: Name, number: int, version: int, leaves: list[np.ndarray]) -> None:
+    def get_message(self, name: Name, number: int, version: int, content: np.ndarray) -> None:
         """Keep a message."""
-        self._links[name].take_in(number, version, leaves)
+        self._links[name].take_in(number, version, content)
 
-    def get_credit(self, name: Name, reader: int, taken: int) -> None:
-        """Note what a reader is done with."""
-        self._links[name].note_taken(reader, taken)
+    def get_credit(self, owed: Owed) -> None:
+        """Note what readers are done with."""
+        for (name, reader), taken in owed.items():
+            self._links[name].note_taken(reader, taken)
 
     def command(self, command: dict[str, Any], arrays: Arrays) -> None:
         """Take what the driver says."""
@@ -272,16 +299,19 @@ class Seat:
         return self._desk
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def deliver(self, place: int, life: int, name: Name, number: int, version: int, leaves: list[np.ndarray]) -> None:
-        """Get a message of another replica."""
+    def deliver(
+        self, place: int, life: int, name: Name, number: int, version: int, content: np.ndarray, owed: Owed
+    ) -> None:
+        """Get a message of another replica, and what it is done with."""
         if self.desk.post(place, life):
-            self.desk.get_message(name, number, version, leaves)
+            self.desk.get_credit(owed)
+            self.desk.get_message(name, number, version, content)
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def credit(self, place: int, life: int, name: Name, reader: int, taken: int) -> None:
-        """Hear what a reader is done with."""
+    def credit(self, place: int, life: int, owed: Owed) -> None:
+        """Hear what another replica is done with."""
         if self.desk.post(place, life):
-            self.desk.get_credit(name, reader, taken)
+            self.desk.get_credit(owed)
 
     @ray.method(concurrency_group="post")
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:

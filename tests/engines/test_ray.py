@@ -285,8 +285,8 @@ def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
     posted: list[Any] = []
 
     class Post:
-        def parcel(self, leaves: Any, readers: int) -> Here:
-            return Here(leaves)
+        def parcel(self, content: Any) -> Here:
+            return Here(content)
 
         def deliver(self, place: int, name: Any, number: int, version: int, parcel: Here) -> None:
             posted.append((number, version, parcel.open()))
@@ -301,8 +301,8 @@ def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
         assert writer.room()
         writer.put(np.full(2, k, np.float32), k)
     assert not writer.room()
-    for number, version, leaves in reversed(posted):  # calls may overtake each other
-        reader.take_in(number, version, leaves)
+    for number, version, content in reversed(posted):  # calls may overtake each other
+        reader.take_in(number, version, content)
     reader.take_in(*posted[0])  # and come twice
     assert reader.waiting(0) == 3
     for k in range(3):

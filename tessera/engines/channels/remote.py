@@ -15,34 +15,35 @@ import jax
 import numpy as np
 
 from tessera.engines.channels.base import HERE, Line, Message
+from tessera.engines.channels.shared import Layout
 
 Name = tuple[int, int]
 """A channel and a lane."""
 
 
 class Parcel(Protocol):
-    """The leaves of one message, wherever they lie."""
+    """The bytes of one message, wherever they lie."""
 
-    def open(self) -> list[np.ndarray]:
-        """Give the leaves."""
+    def open(self) -> np.ndarray:
+        """Give the bytes."""
 
 
 @dataclass
 class Here:
-    """Leaves in this process."""
+    """Bytes in this process."""
 
-    leaves: list[np.ndarray]
+    content: np.ndarray
 
-    def open(self) -> list[np.ndarray]:
-        """Give the leaves."""
-        return self.leaves
+    def open(self) -> np.ndarray:
+        """Give the bytes."""
+        return self.content
 
 
 class Post(Protocol):
     """What carries messages to other places. Nothing waits here, and what is sent to a dead place is lost."""
 
-    def parcel(self, leaves: list[np.ndarray], readers: int) -> Parcel:
-        """Make leaves ready to be sent to so many."""
+    def parcel(self, content: np.ndarray) -> Parcel:
+        """Make bytes ready to be sent."""
 
     def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
         """Send a message."""
@@ -57,8 +58,8 @@ class Standing:
 
     sent: int
     taken: list[int]
-    held: dict[int, tuple[list[np.ndarray], int]] = field(default_factory=dict)
-    """Number -> leaves and version."""
+    held: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
+    """Number -> bytes and version."""
 
 
 class RemoteLink:
@@ -79,7 +80,7 @@ class RemoteLink:
         """`wake` makes the replica look again; readers whose `presence` is `absent` or more are not waited for."""
         self.name, self.line, self.like, self.capacity = name, line, line.like, capacity
         self._structure: Any = jax.tree.structure(line.like)
-        self._dtypes = [np.dtype(x.dtype) for x in jax.tree.leaves(line.like)]
+        self._layout = Layout.of(jax.tree.leaves(line.like))
         self._me, self._register, self._post, self._wake = me, register, post, wake
         self._presence, self._absent = presence, absent
         self._others = [r for r, place in enumerate(line.readers) if place != me] if line.writer == me else []
@@ -110,11 +111,13 @@ class RemoteLink:
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
+        content = np.empty(self._layout.nbytes, np.uint8)  # one piece, which takes Ray less time than many
         found = jax.device_get(self._structure.flatten_up_to(value))
-        leaves = [np.array(x, d) for x, d in zip(found, self._dtypes, strict=True)]
-        parcel = self._post.parcel(leaves, len(self._others)) if self._others else Here(leaves)
+        for place, leaf in zip(self._layout.within(content), found, strict=True):
+            place[...] = leaf
+        parcel = self._post.parcel(content) if self._others else Here(content)
         with self._lock:
-            self._held[self.sent] = (Here(leaves) if self._mine else parcel, version)
+            self._held[self.sent] = (Here(content) if self._mine else parcel, version)
             self.sent += 1
             for reader in self._others:
                 if not self._register:
@@ -134,7 +137,7 @@ class RemoteLink:
     def peek(self, reader: int, ahead: int = 0) -> Message:
         """The next message of a reader, or one after it; it must be there."""
         parcel, version = self._held[self._taken[reader] + ahead]
-        return Message(self._structure.unflatten(parcel.open()), version)
+        return Message(self._value(parcel), version)
 
     def release(self, reader: int, count: int = 1) -> None:
         """Be done with messages."""
@@ -152,13 +155,13 @@ class RemoteLink:
         """The newest message, if there ever was one."""
         with self._lock:
             found = self._held.get(self.sent - 1)
-        return None if found is None else Message(self._structure.unflatten(found[0].open()), found[1])
+        return None if found is None else Message(self._value(found[0]), found[1])
 
     def at(self, number: int) -> Any:
         """A message that is still there, by its number; None if it is not."""
         with self._lock:
             found = self._held.get(number)
-        return None if found is None else self._structure.unflatten(found[0].open())
+        return None if found is None else self._value(found[0])
 
     def own(self, value: Any) -> Any:
         """Copy a value: what arrived may lie in memory that cannot be written to."""
@@ -166,15 +169,15 @@ class RemoteLink:
 
     # What comes by post.
 
-    def take_in(self, number: int, version: int, leaves: list[np.ndarray]) -> None:
+    def take_in(self, number: int, version: int, content: np.ndarray) -> None:
         """Keep a message that was sent here."""
         with self._lock:
             if self._register:
                 if number >= self.sent:
-                    self._held = {number: (Here(leaves), version)}
+                    self._held = {number: (Here(content), version)}
                     self.sent = number + 1
             elif number >= self.sent:
-                self._early[number] = (Here(leaves), version)
+                self._early[number] = (Here(content), version)
                 while self.sent in self._early:
                     self._held[self.sent] = self._early.pop(self.sent)
                     self.sent += 1
@@ -206,7 +209,7 @@ class RemoteLink:
         with self._lock:
             self.sent = max((s.sent for s in found.values()), default=0)
             for place, standing in found.items():
-                self._held |= {n: (Here(leaves), version) for n, (leaves, version) in standing.held.items()}
+                self._held |= {n: (Here(content), version) for n, (content, version) in standing.held.items()}
                 for r, reader in enumerate(self.line.readers):
                     if place in (reader, self.line.writer):
                         self._taken[r] = standing.taken[r]
@@ -219,6 +222,9 @@ class RemoteLink:
                             parcel, version = self._held[number]
                             self._post.deliver(self.line.readers[r], self.name, number, version, parcel)
             self._prune()
+
+    def _value(self, parcel: Parcel) -> Any:
+        return self._structure.unflatten(self._layout.within(parcel.open()))
 
     def _send_newest(self, reader: int) -> None:
         parcel, version = self._held[self.sent - 1]

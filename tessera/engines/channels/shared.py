@@ -151,6 +151,11 @@ class Layout:
         """Bytes of a message, a multiple of the alignment."""
         return self._placed[1]
 
+    def within(self, content: np.ndarray) -> list[np.ndarray]:
+        """View the message that some bytes are."""
+        pairs = zip(self.leaves, self.offsets, strict=True)
+        return [np.ndarray(shape, dtype, content.data, begin) for (shape, dtype), begin in pairs]
+
     def views(self, arena: Arena, offset: int) -> list[np.ndarray]:
         """View the message that begins at an offset of the arena."""
         pairs = zip(self.leaves, self.offsets, strict=True)
