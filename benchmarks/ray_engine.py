@@ -4,9 +4,9 @@
     python benchmarks/ray_engine.py --rllib /tmp/rllib-venv/bin/python   # benchmarks/rllib_peer.py says how
 
 IMPALA on Gymnasium's Acrobot (or --env) under `single_learner_coarse:mode=async`, in interleaved pairs: the same plan
-on processes that share memory, and on Ray actors. Speed counts from the first update on. RLlib's IMPALA and PPO train in
-the same run, on the same task, with two runners and several numbers of environments; its fastest counts. CartPole is the
-hardest case: Gymnasium steps it as one array, so that a message holds a few milliseconds of work.
+on processes that share memory, and on Ray actors. Speed counts from the first update on. RLlib's IMPALA and PPO train
+in the same run, on the same task, with two runners and several numbers of environments; its fastest counts. CartPole is
+the hardest case: Gymnasium steps it as one array, so that a message holds a few milliseconds of work.
 """
 
 from __future__ import annotations
