@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import time
 import uuid
@@ -35,6 +36,8 @@ from tessera.graph.plan import Placement, Plan, cores
 
 PLACE_SECONDS = 10.0
 """How long Ray may take to find room for a plan."""
+KNOCK_SECONDS = 5.0
+"""How long the head of a cluster may take to answer."""
 START_SECONDS = 60.0
 """How long the process of an actor may take to start."""
 ROOM_SECONDS = 20.0
@@ -86,15 +89,14 @@ def connect(address: str | None, replicas: int) -> None:
     """Connect to a cluster, or start one on this machine that ends with this process."""
     if ray.is_initialized():
         return
-    worker = (
-        ray._private.worker
-    )  # what dies is told by this engine, in one line; Ray's pages of logs are in its own files
-    worker.print_to_stdstream = lambda *_, **__: None
+    # what dies is told by this engine, in one line; the pages that Ray prints of it are in its own files
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # Ray forks only to start other programs
     if address is None:
         ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, **common)
         return
+    _knock(address)
     try:
         ray.init(address=address, **common)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -102,6 +104,23 @@ def connect(address: str | None, replicas: int) -> None:
             f"no Ray cluster answers at {address} ({str(error).splitlines()[0]}): is it running, and is its token "
             "the one that RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH gives? tessera cluster up starts one here"
         ) from None
+
+
+def _knock(address: str) -> None:
+    """Refuse an address at which nobody listens; Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if address.startswith("ray://") or (colon and not port.isdigit()):
+        raise TesseraError(
+            f"--address {address}: give HOST:PORT of the head of a cluster, as ray start --head prints it"
+        )
+    if colon:
+        try:
+            socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        except OSError as error:
+            raise TesseraError(
+                f"no Ray cluster answers at {address} ({error.strerror or error}): is it running? tessera cluster up "
+                "starts one here"
+            ) from None
 
 
 def wait_for_room(plan: Plan) -> None:

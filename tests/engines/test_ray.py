@@ -273,6 +273,14 @@ def test_nobody_listens_in_public_without_a_token(host, mode, words):
         cluster.check_host(host, mode)
 
 
+@pytest.mark.parametrize(("address", "words"), [("127.0.0.1:1", "no Ray cluster answers"), ("ray://x:1", "give HOST")])
+def test_an_address_at_which_nobody_listens_is_refused_at_once(address, words):
+    from tessera.engines.ray import _knock
+
+    with pytest.raises(TesseraError, match=words):
+        _knock(address)
+
+
 def test_a_second_cluster_is_refused(nodes):
     with pytest.raises(TesseraError, match="is up already"):
         cluster.up(1, cpus=1, memory=128 << 20)
