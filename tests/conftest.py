@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,34 @@ def x64() -> Iterator[None]:
 
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A Ray cluster of three nodes with 8 CPUs each: one for all tests of a process, since Ray reads a token once."""
+    from tessera import cluster
+
+    os.environ["TESSERA_CLUSTER"] = str(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster.up(3, cpus=8, memory=128 << 20)
+    finally:
+        cluster.down()
+        del os.environ["TESSERA_CLUSTER"]
+
+
+@pytest.fixture(scope="module")
+def nodes(three_nodes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same, with this process connected as a driver."""
+    from tessera import cluster
+
+    address = cluster.prepare(None)  # before Ray is imported
+    from tessera.engines.ray import connect
+
+    connect(address, 1)
+    yield three_nodes
+    import ray
+
+    ray.shutdown()
 
 
 @pytest.fixture(autouse=True, scope="module")

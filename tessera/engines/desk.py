@@ -62,8 +62,6 @@ class LocalJob(Job):
         from tessera.engines.working import Worker  # JAX and all that is needed only here
 
         Worker(self, LocalDesk(self, connection)).work()
-        while connection.poll(0):  # what was said just before the end must not be taken for the next job
-            connection.recv_bytes()
 
 
 class LocalDesk:

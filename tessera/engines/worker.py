@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tessera.errors import EnvironmentFailed, TesseraError
@@ -23,9 +24,12 @@ def serve(connection: Connection, cores: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, cores)
     while True:
         try:
-            job = connection.recv()
+            told = connection.recv_bytes()
         except (EOFError, OSError):
             return
+        if told.startswith(b"{"):  # a command that came when the job that it was for had ended
+            continue
+        job = ForkingPickler.loads(told)
         if not _attempt(job, connection):
             sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""The Ray engine on a cluster of two nodes: what it gives is what one thread gives, and it survives what dies."""
+"""The Ray engine on a cluster of three nodes: what it gives is what one thread gives, and it survives what dies."""
 
 from __future__ import annotations
 
@@ -32,30 +32,7 @@ FAST = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A cluster of two nodes, and a driver that is connected to it."""
-    before = {name: os.environ.get(name) for name in ("TESSERA_CLUSTER", *RAY_VARIABLES)}
-    os.environ["TESSERA_CLUSTER"] = str(tmp_path_factory.mktemp("cluster"))
-    found = cluster.up(2, cpus=8, memory=128 << 20)
-    try:
-        address = cluster.prepare(None)  # before Ray is imported
-        from tessera.engines.ray import connect
-
-        connect(address, 1)
-        yield found
-    finally:
-        import ray
-
-        ray.shutdown()
-        cluster.down()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+pytestmark = pytest.mark.usefixtures("nodes")
 
 
 def opened(algorithm: Any, policy: str, **options: Any) -> Any:
@@ -80,7 +57,7 @@ def run(name: str, policy: str) -> Any:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("policy", "name"), FAST)
-def test_actors_on_two_nodes_give_the_params_of_fused(policy, name):
+def test_actors_on_a_cluster_give_the_params_of_fused(policy, name):
     assert_equal(run(name, policy), expected(name))
 
 
@@ -90,7 +67,7 @@ def test_actors_on_two_nodes_give_the_params_of_fused(policy, name):
     ("policy", "name"),
     [(p, n) for p, _ in (*SYNC, *LOCK_STEP) for n in ALGORITHMS if (p, n) not in FAST and p != "fused:devices=1"],
 )
-def test_actors_on_two_nodes_give_the_params_of_fused_for_every_algorithm(policy, name):
+def test_actors_on_a_cluster_give_the_params_of_fused_for_every_algorithm(policy, name):
     assert_equal(run(name, policy), expected(name))
 
 
@@ -205,8 +182,8 @@ def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
 
 
 def test_a_plan_without_room_is_refused_at_once_with_asked_and_available():
-    with pytest.raises(TesseraError, match=r"Asked: 20 × env\+act with 1 CPU each.*node 0: 8 CPU; node 1: 8 CPU"):
-        opened(tessera.A2C(), "single_learner_coarse:actors=20", envs=40, groups=20)
+    with pytest.raises(TesseraError, match=r"Asked: 30 × env\+act with 1 CPU each.*node 0: 8 CPU; node 1: 8 CPU"):
+        opened(tessera.A2C(), "single_learner_coarse:actors=30", envs=60, groups=30)
 
 
 def test_what_shares_one_memory_is_refused():

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +28,10 @@ RUNS: dict[str, tuple[Any, int]] = {
     "distributed_replay:stores=2,mode=async": (VALUE_BASED, 1_000_000),
 }
 FAST = ("single_learner_coarse:actors=2,mode=async", "a node")
-CPUS, MEMORY = 4, 128 << 20
+CPUS, MEMORY = 8, 128 << 20
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A cluster of three nodes, and a driver that is connected to it."""
-    names = ("TESSERA_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ["TESSERA_CLUSTER"] = str(tmp_path_factory.mktemp("cluster"))
-    found = cluster.up(3, CPUS, MEMORY)
-    try:
-        address = cluster.prepare(None)  # before Ray is imported
-        from tessera.engines.ray import connect
-
-        connect(address, 1)
-        yield found
-    finally:
-        import ray
-
-        ray.shutdown()
-        cluster.down()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+pytestmark = pytest.mark.usefixtures("nodes")
 
 
 class Chaos:
