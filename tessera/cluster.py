@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tessera.checkpoint import write_json
 from tessera.errors import TesseraError
 from tessera.loopback import ALONE, LOOPBACK
 
@@ -44,11 +45,16 @@ def folder() -> Path:
 
 def current() -> dict[str, Any] | None:
     """The cluster that was started here, if it still runs: its address, and where its token is."""
+    found = _described()
+    return found if found is not None and any(_runs(node) for node in found["nodes"]) else None
+
+
+def _described() -> dict[str, Any] | None:
+    """The cluster that was last started here, whether it runs or not."""
     try:
-        found = json.loads((folder() / "cluster.json").read_text())
+        return json.loads((folder() / "cluster.json").read_text())
     except (OSError, ValueError):
         return None
-    return found if any(_runs(node) for node in found["nodes"]) else None
 
 
 def join(found: dict[str, Any]) -> str:
@@ -93,8 +99,9 @@ def up(nodes: int, cpus: int, memory: int, host: str = LOOPBACK) -> dict[str, An
     check_host(host, os.environ.get("RAY_AUTH_MODE", "token"))
     if importlib.util.find_spec("ray") is None:
         raise TesseraError("tessera cluster needs Ray, which is not installed: run pip install 'ray>=2.54'")
-    if current() is not None:
-        raise TesseraError(f"a cluster is up already, at {current()['address']}: tessera cluster down ends it")  # type: ignore[index]
+    before = current()
+    if before is not None:
+        raise TesseraError(f"a cluster is up already, at {before['address']}: tessera cluster down ends it")
     home = folder()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = home / "token"
@@ -117,20 +124,18 @@ def grow(found: dict[str, Any], cpus: int, memory: int) -> None:
     number = len(found["nodes"])
     where = [f"--address={found['address']}"] if number else ["--head", f"--port={port}"]
     found["nodes"].append(_start(number, where, host, cpus, memory, folder(), Path(found["token"])))
-    _write(folder() / "cluster.json", found)
+    write_json(folder() / "cluster.json", found)
     _await(folder(), number, found["nodes"][-1])
 
 
 def down() -> int:
     """End every node that was started here; how many there were."""
-    home = folder()
-    try:
-        found = json.loads((home / "cluster.json").read_text())
-    except (OSError, ValueError):
+    found = _described()
+    if found is None:
         return 0
     ended = [node for node in reversed(found["nodes"]) if end_node(node)]
     for name in ("cluster.json", "token"):
-        (home / name).unlink(missing_ok=True)
+        (folder() / name).unlink(missing_ok=True)
     return len(ended)
 
 
@@ -233,9 +238,3 @@ def _runs(node: dict[str, Any]) -> bool:
         return _began(node["pid"]) == node["began"] and node["pid"] in set(_members(node["pid"]))
     except OSError:
         return False
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(value))
-    draft.replace(path)

@@ -75,7 +75,7 @@ class LocalDesk:
         self.control = local_control(arena, job.wiring, job.place)
         self.lines = {name: wire.line for name, wire in job.wiring.wires.items()}
         self.link: Callable[[int, int], Link]
-        self.link, self._vector = make_ends(job.plan, job.wiring, arena, self._bell)
+        self.link, self._vector = make_ends(job.wiring, arena, self._bell)
         self._plan = job.plan
         self._block: int | None = None
 

@@ -64,9 +64,8 @@ def check_room(plan: Plan, nodes: list[dict[str, float]]) -> None:
             shares = ", ".join(
                 f"{f.replicas} × {f.title} with {_resources(asked_of(f, 0))} each" for f in plan.fragments
             )
-            there = "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(nodes)) or "no node"
             raise TesseraError(
-                f"the cluster has no room for this plan. Asked: {shares}. Available: {there}. "
+                f"the cluster has no room for this plan. Asked: {shares}. Available: {_each(nodes)}. "
                 "Use fewer replicas, add nodes, or wait for other jobs"
             )
         for kind, amount in asked.items():
@@ -76,6 +75,10 @@ def check_room(plan: Plan, nodes: list[dict[str, float]]) -> None:
 def _resources(found: dict[str, float]) -> str:
     told = [f"{found.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU") if kind == "CPU" or found.get(kind)]
     return " and ".join(told)
+
+
+def _each(nodes: list[dict[str, float]]) -> str:
+    return "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(nodes)) or "no node"
 
 
 def free_resources() -> list[dict[str, float]]:
@@ -238,8 +241,7 @@ class RayAgency:
     def _do_without(self, job: Job) -> None:
         """No node has room for a replica: others go on if they do not wait for it, and it comes when there is room."""
         asked = _resources(asked_of(self._plan.fragments[job.fragment], job.number))
-        there = "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(free_resources())) or "no node"
-        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {there})"
+        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {_each(free_resources())})"
         if not (job.again and self._plan.asynchronous):
             raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
         self._note(f"{missing}: the run goes on with fewer replicas until there is")

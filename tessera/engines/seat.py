@@ -8,21 +8,19 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
 
-from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line
+from tessera.engines.channels.base import HERE, Line
 from tessera.engines.channels.remote import Here, Name, Parcel, RemoteLink, Standing
 from tessera.engines.control import BY_DRIVER, PRESENCE, Control, Job
 from tessera.engines.inbox import Both
 from tessera.engines.packing import Arrays
-from tessera.errors import EnvironmentFailed, TesseraError
+from tessera.engines.worker import describe
 from tessera.graph.plan import Channel
 
 LISTEN_SECONDS = 0.5
@@ -82,15 +80,10 @@ class RayDesk:
         self._called: dict[int, float] = {}
         """When others were last called."""
         for name, line in lines.items():
-            if job.place in line.places:
-                self._links[name] = self._make(name, line)
+            self._links[name] = RemoteLink(name, line, job.place, self, self.wake, self._presence)
 
-    def _make(self, name: Name, line: Line) -> RemoteLink:
-        channel = self.job.plan.channels[name[0]]
-        absent = NOT_WAITED_FOR.get(channel.stream) if self.job.plan.refills else None
-        presence: Callable[[int], int] = lambda place: self.presences.get(place, HERE)  # noqa: E731
-        capacity, register = channel.capacity + channel.lag, channel.kind == "register"
-        return RemoteLink(name, line, self.job.place, capacity, register, self, self.wake, presence, absent)
+    def _presence(self, place: int) -> int:
+        return self.presences.get(place, HERE)
 
     # What the replica uses.
 
@@ -284,12 +277,8 @@ class Seat:
                 raise RuntimeError(self._apart)
             Worker(job, desk).work()
             desk.tell("finished", {})
-        except EnvironmentFailed as error:  # others may go on, and a new one may do better
-            desk.tell("error", {}, text=str(error), trace=traceback.format_exc())
-        except TesseraError as error:
-            desk.tell("refused", {}, text=str(error), code=error.exit_code, trace=traceback.format_exc())
         except BaseException as error:
-            desk.tell("error", {}, text=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            desk.tell(arrays={}, **describe(error))
 
     @property
     def desk(self) -> RayDesk:

@@ -52,13 +52,17 @@ def _attempt(job: Any, connection: Connection) -> bool:
         return True
     except (EOFError, BrokenPipeError):
         os._exit(0)
-    except EnvironmentFailed as error:  # others may go on, and a new one may do better
-        connection.send_bytes(pack({"kind": "error", "text": str(error), "trace": traceback.format_exc()}, {}))
-    except TesseraError as error:
-        message = {"kind": "refused", "text": str(error), "code": error.exit_code, "trace": traceback.format_exc()}
-        connection.send_bytes(pack(message, {}))
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        connection.send_bytes(pack({"kind": "error", "text": text, "trace": traceback.format_exc()}, {}))
+        connection.send_bytes(pack(describe(error), {}))
     time.sleep(0.01)
     return False
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """What a replica tells the driver of what it dies of: `refused` ends the run, after an `error` others may go on."""
+    told = {"kind": "error", "text": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    if isinstance(error, TesseraError):
+        told["text"] = str(error)
+    if isinstance(error, TesseraError) and not isinstance(error, EnvironmentFailed):  # a new one would do no better
+        return {**told, "kind": "refused", "code": error.exit_code}
+    return told

@@ -206,14 +206,8 @@ def make_plan(
     """Apply `policy`; raise with asked versus available where it cannot be."""
     if envs < 1:
         raise TesseraError(f"--envs {envs}: at least one environment is needed")
-    if engine is not None and engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
     policy = _settled(policy, needs)
-    if engine == "ray" and policy.cut("updates").route == "shared":
-        raise TesseraError(
-            f"policy {policy.name!r} shares one memory without locks, and machines of a cluster have none: "
-            "use --engine local, or --policy central:mode=async"
-        )
+    _check_engine(engine, policy)
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
     devices = [f.devices if f.devices != ALL_DEVICES else _usable(available, envs) for f in policy.fragments]
     for fragment, count in zip(policy.fragments, devices, strict=True):
@@ -299,6 +293,17 @@ def _settled(policy: Policy, needs: Needs) -> Policy:
                 )
         fragments.append(f)
     return replace(policy, fragments=tuple(fragments))
+
+
+def _check_engine(engine: str | None, policy: Policy) -> None:
+    """Refuse an engine that there is not, or that cannot run the policy."""
+    if engine is not None and engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if engine == "ray" and policy.cut("updates").route == "shared":
+        raise TesseraError(
+            f"policy {policy.name!r} shares one memory without locks, and machines of a cluster have none: "
+            "use --engine local, or --policy central:mode=async"
+        )
 
 
 def _threads(policy: Policy) -> int:

@@ -16,10 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from test_local import ALGORITHMS, LOCK_STEP, SYNC, UPDATES, assert_equal, expected
+import test_local
+from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 
 import tessera
-from tessera import TesseraError, cluster
+from tessera import TesseraError, cluster, policies
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.train import prepare_plan
@@ -47,13 +48,9 @@ def opened(algorithm: Any, policy: str, **options: Any) -> Any:
 
 def run(name: str, policy: str) -> Any:
     """The learner's state after a few updates."""
-    engine = opened(ALGORITHMS[name], policy, precision="f64")
-    try:
-        engine.start()
-        engine.advance(UPDATES)
-        return jax.tree.map(np.array, engine.state())
-    finally:
-        engine.close()
+    from tessera.engines.ray import RayEngine
+
+    return test_local.run(RayEngine, name, policies.parse(policy))
 
 
 @pytest.mark.usefixtures("x64")
@@ -284,9 +281,9 @@ def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
         def credit(self, place: int, name: Any, reader: int, taken: int) -> None:
             writer.note_taken(reader, taken)
 
-    line = Line(np.zeros(2, np.float32), 4, (1,), 0)
+    line = Line(np.zeros(2, np.float32), (1,), 0, capacity=3)
     woken = threading.Event()
-    writer, reader = (RemoteLink((0, 0), line, me, 3, False, Post(), woken.set, lambda place: HERE) for me in (0, 1))
+    writer, reader = (RemoteLink((0, 0), line, me, Post(), woken.set, lambda place: HERE) for me in (0, 1))
     for k in range(3):
         assert writer.room()
         writer.put(np.full(2, k, np.float32), k)

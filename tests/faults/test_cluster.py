@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_faults import wait_until
 
 import tessera
 from tessera import cluster
@@ -101,14 +101,6 @@ def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes,
 def saves(run: Path) -> list[int]:
     """Updates of which there are checkpoints."""
     return [int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()]
-
-
-def wait_until(condition: Callable[[], Any], seconds: float) -> None:
-    """Wait for something that must come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.1)
 
 
 def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_path):

@@ -76,11 +76,20 @@ class Line:
 
     like: Any
     """A message, in shape."""
-    slots: int
-    """Messages that are kept: one more than may be under way, so that who starts again finds the last one taken."""
     readers: tuple[int, ...]
     """Replicas that read it, by their place in the plan."""
     writer: int
+    capacity: int
+    """Messages that may be under way."""
+    register: bool = False
+    """Whether only the newest counts."""
+    absent: int | None = None
+    """From which presence on a reader is not waited for."""
+
+    @property
+    def slots(self) -> int:
+        """Messages that are kept: one more than may be under way, so that who starts again finds the last one taken."""
+        return max(2, self.capacity + 1)
 
     @property
     def places(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.engines.channels.base import Line
+from tessera.engines.channels.base import NOT_WAITED_FOR, Line
 from tessera.engines.routes import Route
 from tessera.graph.plan import Plan
 from tessera.program.exchange import Shards
@@ -24,8 +24,10 @@ def make_lines(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards |
             agents = len(plan.fragments[channel.source].agents[p]) if channel.route == "agents" else 0
             found[k, lane] = Line(
                 message_shape(plan, shapes, channel.slot, route.carried(lane), shards, agents),
-                max(2, channel.capacity + channel.lag + 1),
                 tuple(place_of(plan, channel.target, q) for q in numbers),
                 place_of(plan, channel.source, p),
+                channel.capacity + channel.lag,
+                channel.kind == "register",
+                NOT_WAITED_FOR.get(channel.stream) if plan.refills else None,
             )
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.engines.channels.base import HERE, NOT_WAITED_FOR, Line, Message
+from tessera.engines.channels.base import HERE, Line, Message
 from tessera.engines.channels.shared import Allocator, Arena, Bell, Layout, Ring, SharedVector
 from tessera.engines.control import CONTROL_WORDS, PRESENCE
 from tessera.graph.plan import Plan
@@ -61,25 +61,15 @@ def lay_out(plan: Plan, lines: dict[tuple[int, int], Line], carried: Any) -> Wir
 class LocalLink:
     """One end of a ring: what is sent wakes its readers, what is released wakes its writer."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        wire: Wire,
-        bell: Bell,
-        capacity: int,
-        register: bool,
-        presence: Callable[[int], int],
-        absent: int | None = None,
-    ) -> None:
-        """`presence` tells whether a replica takes part; readers from `absent` on are not waited for."""
+    def __init__(self, arena: Arena, wire: Wire, bell: Bell, presence: Callable[[int], int]) -> None:
+        """`presence` tells whether a replica takes part."""
         line = wire.line
         leaves = jax.tree.leaves(line.like)
         self._structure: Any = jax.tree.structure(line.like)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
         self.ring = Ring(arena, wire.offset, Layout.of(leaves), line.slots, len(line.readers))
-        self.capacity, self._register, self._line, self._bell = capacity, register, line, bell
-        self.like = line.like
-        self._presence, self._absent = presence, absent
+        self.like, self.capacity = line.like, line.capacity
+        self._line, self._bell, self._presence = line, bell, presence
 
     @property
     def sent(self) -> int:
@@ -88,14 +78,15 @@ class LocalLink:
 
     def room(self) -> bool:
         """Whether one more message may be sent."""
-        if self._register:
+        if self._line.register:
             return True
         ring = self.ring
         if ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity:
             return True
-        if self._absent is None:
+        absent = self._line.absent
+        if absent is None:
             return False
-        there = [r for r, place in enumerate(self._line.readers) if self._presence(place) < self._absent]
+        there = [r for r, place in enumerate(self._line.readers) if self._presence(place) < absent]
         return all(ring.sent - ring.taken(r) < self.capacity for r in there)
 
     def away(self) -> bool:
@@ -192,7 +183,7 @@ def _by_dtype(value: Any) -> dict[str, list[Any]]:
 
 
 def make_ends(
-    plan: Plan, wiring: Wiring, arena: Arena, bell: Bell
+    wiring: Wiring, arena: Arena, bell: Bell
 ) -> tuple[Callable[[int, int], LocalLink], Callable[[int], LocalVector]]:
     """Give the two functions that a port is made with."""
 
@@ -202,10 +193,7 @@ def make_ends(
         return words[place * CONTROL_WORDS + PRESENCE]
 
     def link(channel: int, lane: int) -> LocalLink:
-        c = plan.channels[channel]
-        absent = NOT_WAITED_FOR.get(c.stream) if plan.refills else None
-        wire, register = wiring.wires[channel, lane], c.kind == "register"
-        return LocalLink(arena, wire, bell, c.capacity + c.lag, register, presence, absent)
+        return LocalLink(arena, wiring.wires[channel, lane], bell, presence)
 
     def vector(channel: int) -> LocalVector:
         return LocalVector(arena, *wiring.vectors[channel])

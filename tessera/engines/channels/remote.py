@@ -70,19 +70,15 @@ class RemoteLink:
         name: Name,
         line: Line,
         me: int,
-        capacity: int,
-        register: bool,
         post: Post,
         wake: Callable[[], None],
         presence: Callable[[int], int],
-        absent: int | None = None,
     ) -> None:
-        """`wake` makes the replica look again; readers whose `presence` is `absent` or more are not waited for."""
-        self.name, self.line, self.like, self.capacity = name, line, line.like, capacity
+        """`wake` makes the replica look again; `presence` tells whether a replica takes part."""
+        self.name, self.line, self.like, self.capacity = name, line, line.like, line.capacity
         self._structure: Any = jax.tree.structure(line.like)
         self._layout = Layout.of(jax.tree.leaves(line.like))
-        self._me, self._register, self._post, self._wake = me, register, post, wake
-        self._presence, self._absent = presence, absent
+        self._me, self._register, self._post, self._wake, self._presence = me, line.register, post, wake, presence
         self._others = [r for r, place in enumerate(line.readers) if place != me] if line.writer == me else []
         self._mine = [r for r, place in enumerate(line.readers) if place == me]
         self.sent = 0
@@ -100,9 +96,8 @@ class RemoteLink:
         """Whether one more message may be sent."""
         if self._register:
             return True
-        waited = [
-            r for r, p in enumerate(self.line.readers) if self._absent is None or self._presence(p) < self._absent
-        ]
+        absent = self.line.absent
+        waited = [r for r, p in enumerate(self.line.readers) if absent is None or self._presence(p) < absent]
         return all(self.sent - self._taken[r] < self.capacity for r in waited)
 
     def away(self) -> bool:
