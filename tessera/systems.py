@@ -73,7 +73,7 @@ SYSTEMS: dict[str, System] = {
     "gorila_bundled": System(
         "dqn", "gorila:bundled=true,actors=2,shards=2,lag=20", "Nair et al. 2015",
         "Gorila as the paper ran it: an actor, its replay and its learner in one place, around a sharded server",
-        {"double": False, "outliers": 3.0},
+        {"double": False, "outliers": 3.0, "batch": 256},  # 128 for each of the two
     ),
     "impala": System(
         "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018",
