@@ -13,6 +13,7 @@ _PUBLIC = {
     "A2C": "tessera.algorithms.a2c",
     "DPG": "tessera.algorithms.dpg",
     "DQN": "tessera.algorithms.dqn",
+    "ES": "tessera.algorithms.es",
     "IMPALA": "tessera.algorithms.impala",
     "MAPPO": "tessera.algorithms.mappo",
     "PPO": "tessera.algorithms.ppo",

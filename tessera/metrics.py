@@ -73,6 +73,7 @@ class Meter:
                 "dropped": flow.dropped,
                 "waits": flow.waits,
                 "wait_seconds": flow.wait_seconds,
+                "bytes": flow.bytes,
                 "fill": flow.fill / max(flow.messages, 1),
                 **({"lag_mean": flow.lag_sum / flow.lags, "lag_max": flow.lag_max} if flow.lags else {}),
             }

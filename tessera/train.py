@@ -86,7 +86,9 @@ def prepare_plan(
         chosen = replace(chosen, cuts={**chosen.cuts, "params": replace(chosen.cut("params"), lag=lag)})
     store = bound.store
     batch = getattr(store, "batch", None) if store.persistent else None
-    needs = Needs(bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart)
+    needs = Needs(
+        bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart, bound.together
+    )
     usual = bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS)
     count = usual if envs is None else envs
     platform = available[0].platform
@@ -194,8 +196,8 @@ def _check_numbers(steps: int, positive: dict[str, int], others: dict[str, float
 def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:
     """How many updates `steps` environment steps make under a plan."""
     s = algorithm.schedule
-    played = Fraction(steps) - s.warmup * s.unroll * plan.envs
-    return max(1, math.ceil(played / (s.unroll * plan.envs_per_update)))
+    played = Fraction(steps) - s.warmup * s.steps * plan.envs
+    return max(1, math.ceil(played / (s.steps * plan.envs_per_update)))
 
 
 def _config(algorithm: Algorithm, env: Environment, plan: Plan, **options: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ ALGORITHMS: dict[str, str] = {
     "a2c": "A2C",
     "dpg": "DPG",
     "dqn": "DQN",
+    "es": "ES",
     "impala": "IMPALA",
     "mappo": "MAPPO",
     "ppo": "PPO",

@@ -42,6 +42,8 @@ class Algorithm:
     """Settings of papers by name, for `--preset`: values of fields, and `envs` for how many environments."""
     default_envs: ClassVar[int] = 64
     """Environments where the user names no number; host environments take 16 at the most."""
+    together: ClassVar[int] = 1
+    """How many neighbouring environments belong together, so that they are always learned from in one place."""
 
     spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """The world it is bound to; set by `bind`, not by users."""

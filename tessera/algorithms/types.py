@@ -14,7 +14,7 @@ class Schedule:
     """How often each operator runs within one update."""
 
     unroll: int
-    """Steps that each environment plays per update."""
+    """Steps of one unroll: what each environment plays per update, or per round of it."""
     draws: int = 1
     """Draws from the store per update."""
     epochs: int = 1
@@ -25,6 +25,13 @@ class Schedule:
     """Unrolls stored before the first draw."""
     episodic: bool = False
     """Whether every environment starts afresh before each unroll."""
+    rounds: int = 1
+    """Unrolls that each environment plays per update, one after the other and each made `ready` for by itself."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that each environment plays per update."""
+        return self.unroll * self.rounds
 
     @property
     def applies(self) -> int:

@@ -102,6 +102,8 @@ class Crew:
         self._answers: dict[int, Arrays] = {}
         self._asked: dict[int, dict[str, Any]] = {}
         """What was asked and not answered yet: who takes a dead one's place is asked again."""
+        self._heir: int | None = None
+        """Who waits for what mirrored replicas have learned."""
         self._words: dict[int, dict[str, Any]] = {}
         """What a process said before it died."""
         self._told: set[str] = set()
@@ -245,6 +247,10 @@ class Crew:
         elif kind == "snapshot":
             if self._asked.pop(place, None) is not None:
                 self._answers[place] = arrays
+        elif kind == "handed":
+            heir, self._heir = self._heir, None
+            if heir is not None and self.jobs[heir].number == meta["number"]:
+                self.tell(heir, {"do": "inherit"}, arrays)
         elif kind == "started":
             self.started[place] = True
         elif kind == "finished":
@@ -295,7 +301,8 @@ class Crew:
                 f"{'it got nothing done in between' if self._deaths[place] <= self.budget else 'see --restarts'}"
             )
         self.restarted += 1
-        if not (self.started[place] and replaceable(self.plan, self.jobs[place].fragment)):
+        teacher = self._teacher(place) if self.plan.mirrored else None
+        if not (self.started[place] and (teacher is not None or replaceable(self.plan, self.jobs[place].fragment))):
             self.note(f"replica {self.titles[place]} died ({reason}): the run goes back to its last checkpoint")
             raise Interrupted(reason)
         self.note(f"replica {self.titles[place]} died ({reason}): started again")
@@ -303,6 +310,15 @@ class Crew:
         if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
             self.controls[place].presence = GONE
         self._hire(place)
+        if teacher is not None:
+            self._heir = place
+            self.tell(teacher, {"do": "bequeath", "number": self.jobs[place].number})
+
+    def _teacher(self, place: int) -> int | None:
+        """Who can tell a newcomer what all have learned; nobody, if another newcomer still waits to be told."""
+        if self._heir is not None:
+            return None
+        return next((k for k in range(len(self.jobs)) if k != place and self.started[k] and self.alive(k)), None)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

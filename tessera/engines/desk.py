@@ -104,8 +104,8 @@ class LocalDesk:
         return command, read_block(*command.pop("block"))[1] if "block" in command else {}
 
     def tell(self, kind: str, arrays: Arrays, **more: Any) -> None:
-        """Say something to the driver; what a snapshot holds is laid open until the driver has copied it."""
-        if kind == "snapshot":
+        """Say something to the driver; what is large is laid open until the driver has copied it."""
+        if kind in ("snapshot", "handed"):
             self.close()
             self._block, size = write_block({}, arrays)
             arrays, more = {}, {**more, "block": (os.getpid(), self._block, size)}

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from tessera.engines.channels.base import Flow, Link
 from tessera.engines.inbox import Both, Inbox, Versions, make_inbox
 from tessera.engines.routes import Route
@@ -13,6 +15,10 @@ from tessera.graph.plan import Plan
 
 Place = tuple[int, int | None]
 """A channel, and which peer, where each peer is dealt with by itself."""
+
+
+HEADER = 16
+"""Bytes of a message's number and version."""
 
 
 class Port:
@@ -44,6 +50,8 @@ class Port:
         self.stand_in: Callable[[int, int | None], Any] = lambda channel, peer: None
         self._offered: Counter[int] = Counter()
         """Messages of each channel that there were, sent or not."""
+        self._sizes: dict[int, int] = {}
+        """Bytes of a message of each channel: all are of one size."""
         self._arrived: dict[int, dict[int, Any]] = {}
         """What peers that are dealt with by themselves have sent, where all of them are waited for."""
         self.patch: Callable[[int, Any], Any] = lambda channel, value: value
@@ -84,7 +92,7 @@ class Port:
         value = self.patch(channel, value)
         params = self.routes[channel].channel.stream == "params"
         link.put(value, self.versions.see(value) if params else self.versions.newest)
-        self.sending[channel].messages += 1
+        self._note_sent(channel, value)
         return True
 
     def receive(self, channel: int) -> tuple[bool, Any]:
@@ -118,8 +126,14 @@ class Port:
         if not link.room():
             return False
         link.put(value, self.versions.newest)
-        self.sending[channel].messages += 1
+        self._note_sent(channel, value)
         return True
+
+    def _note_sent(self, channel: int, value: Any) -> None:
+        if channel not in self._sizes:
+            self._sizes[channel] = HEADER + sum(x.nbytes for x in jax.tree.leaves(value))
+        self.sending[channel].messages += 1
+        self.sending[channel].bytes += self._sizes[channel]
 
     def receive_from(self, channel: int, peer: int) -> tuple[bool, Any]:
         """Take what one sender has sent: (whether it has, the value)."""
@@ -184,7 +198,7 @@ class Port:
             out.setdefault(self.routes[k].channel.stream, Flow()).merge(inbox.flow)
             inbox.flow = Flow()
         for k, flow in self.sending.items():
-            waits = Flow(waits=flow.waits, wait_seconds=flow.wait_seconds)
-            out.setdefault(self.routes[k].channel.stream, Flow()).merge(waits)
+            mine = Flow(waits=flow.waits, wait_seconds=flow.wait_seconds, bytes=flow.bytes)
+            out.setdefault(self.routes[k].channel.stream, Flow()).merge(mine)
             self.sending[k] = Flow()
         return out

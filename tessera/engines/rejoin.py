@@ -56,9 +56,36 @@ def rejoin(replica: Replica, done: int, base: int) -> int:
     _take_newest(replica, base + update)
     port.stand_in = lambda channel, peer: _stand_in(replica, channel, peer)
     _patch_first(replica)
-    clocks = clocks_at(replica.training, base + update)
-    replica.slots |= {clock: value for clock, value in clocks.items() if clock in replica.slots}
+    _set_clocks(replica, base + update)
     return update
+
+
+def caught_up(replica: Replica, peer: int) -> bool:
+    """Whether a mirrored replica has learned from all that a peer has ever sent: what it waits for next is the peer."""
+    inboxes = [i for i in replica.port.inboxes.values() if isinstance(i, Inbox) and peer in i.links]
+    return all(i.links[peer].waiting(i.reader[peer]) == 0 for i in inboxes)
+
+
+def rejoin_mirrored(replica: Replica, base: int) -> int:
+    """Prepare a newcomer that has got what its peers have learned: it begins with the update that lacks its experience.
+
+    What they sent for updates before that is in what it has got.
+    """
+    port = replica.port
+    (first_sent, first_taken), (sent, taken) = exchanges(replica.programs.start), exchanges(replica.programs.updates)
+    update = min((link.sent - first_sent[k]) // sent[k] for k, link in port.outgoing.items() if sent[k])
+    for k, inbox in port.inboxes.items():
+        assert isinstance(inbox, Inbox)
+        for p, link in inbox.links.items():
+            assert isinstance(link, Lasting)
+            link.release(inbox.reader[p], first_taken[k] + update * taken[k] - link.taken(inbox.reader[p]))
+    _set_clocks(replica, base + update)
+    return update
+
+
+def _set_clocks(replica: Replica, update: int) -> None:
+    clocks = clocks_at(replica.training, update)
+    replica.slots |= {clock: value for clock, value in clocks.items() if clock in replica.slots}
 
 
 def _take_newest(replica: Replica, update: int) -> None:

@@ -46,11 +46,20 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         if known is None or not known.persistent or slot in hosted or _only_sent(slot, placed.operators):
             continue
         if known.layout == "groups" and OWNERS[slot] in placed.operators:
-            mirrored = slot == "buffer" and _mirrored(plan)
+            mirrored = slot == "buffer" and plan.mirrored
             names += [slot] if first or not mirrored else []
         elif known.layout != "groups" and first:
             names.append(slot)
     return names
+
+
+def alike(slots: Slots) -> Slots:
+    """What replicas that mirror each other have in common: all that lasts but their own environments."""
+    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_alike(s)}
+
+
+def _is_alike(slot: str) -> bool:
+    return slot == "buffer" or (SLOTS[slot].layout == "copy" and slot not in HOST_STATE)
 
 
 def _only_sent(slot: str, operators: tuple[str, ...]) -> bool:
@@ -191,10 +200,6 @@ def _zeros(x: Any) -> Any:
 
 def _is_key(x: Any) -> bool:
     return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _mirrored(plan: Plan) -> bool:
-    return any(len(f.batches) > 1 and f.batches[0] == f.batches[-1] for f in plan.fragments)
 
 
 def _shards(plan: Plan, training: Training) -> Shards:

@@ -16,10 +16,10 @@ from tessera.engines.channels.base import GONE, HERE, REFILLING
 from tessera.engines.control import FREE, IDLE, RUNNING, STARTING, WAITING, Job
 from tessera.engines.desk import Desk
 from tessera.engines.packing import Arrays, from_leaves, leaves_of
-from tessera.engines.rejoin import rejoin, skip
+from tessera.engines.rejoin import caught_up, rejoin, rejoin_mirrored, skip
 from tessera.engines.replica import Replica, exchanges, make_programs, make_training
 from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import FLIGHT, give, persistent
+from tessera.engines.snapshots import FLIGHT, alike, give, persistent
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import HostEnvironment
 from tessera.program.agents import own_training
@@ -58,6 +58,8 @@ class Worker:
         self.free_chunk = 1
         self.joining = False
         """Whether it is not yet what it will be, and so has nothing to tell."""
+        self.heirs: list[int] = []
+        """Peers who wait for what this replica has learned."""
 
     def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
         """Let the first call of every compiled function say that it compiles."""
@@ -95,6 +97,9 @@ class Worker:
             self.desk.close()
 
     def _rejoin(self) -> None:
+        if self.job.plan.mirrored:
+            self._rejoin_mirrored()
+            return
         port, programs = self.replica.port, self.replica.programs
         update = rejoin(self.replica, self.control.done, self.job.base)
         kept = port.skipped.copy(), port.stood_in.copy()
@@ -113,6 +118,30 @@ class Worker:
         if not self.job.plan.asynchronous:
             self.control.done = update
         self.replica.take_reports()
+
+    def _rejoin_mirrored(self) -> None:
+        """Go on with what a peer has learned, and with new episodes."""
+        self.joining, inherited, later = True, False, []
+        while not inherited:
+            seen = self.desk.look()
+            if self.control.stop:
+                raise Stopped
+            self.control.progress()
+            if not self.desk.asked():
+                self.desk.wait(seen, LOOK_SECONDS)
+                continue
+            command, arrays = self.desk.hear()
+            if command.get("do") == "inherit":
+                give(self.replica, from_leaves(arrays, self._like({})))
+                inherited = True
+            elif command:
+                later.append((command, arrays))
+        self.control.done = rejoin_mirrored(self.replica, self.job.base)
+        self._run(self.replica.programs.reset, 0)
+        self.joining = False
+        self.replica.take_reports()
+        for command, arrays in later:
+            self._obey(command, arrays)
 
     def _refill(self) -> None:
         """Fill an empty store with what actors send from now on; nobody waits for its samples until that is done."""
@@ -173,6 +202,7 @@ class Worker:
                 control.done += 1
             if not self.joining and desk.asked():
                 self._commands()
+            self._hand_over()
             if control.stop:
                 raise Stopped
 
@@ -204,7 +234,10 @@ class Worker:
             self.control.state = RUNNING
             command, arrays = self.desk.hear()
             if command:
-                getattr(self, f"_do_{command.pop('do')}")(arrays, **command)
+                self._obey(command, arrays)
+
+    def _obey(self, command: dict[str, Any], arrays: Arrays) -> None:
+        getattr(self, f"_do_{command.pop('do')}")(arrays, **command)
 
     def _do_start(self, _: Arrays) -> None:
         self.replica.begin()
@@ -231,6 +264,16 @@ class Worker:
         chosen |= {} if slots else replica.in_flight()
         chosen = {s: value for s, value in chosen.items() if s not in leave}
         self._tell("snapshot", leaves_of(chosen))
+
+    def _do_bequeath(self, _: Arrays, number: int) -> None:
+        self.heirs.append(number)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give peers that were lost what all have learned, once this replica waits for nothing but them."""
+        for number in [n for n in self.heirs if caught_up(self.replica, n)]:
+            self.heirs.remove(number)
+            self._tell("handed", leaves_of(alike(self.replica.slots)), number=number)
 
     def _like(self, tokens: dict[str, int]) -> dict[str, Any]:
         """Structures of what a snapshot holds for this replica."""

@@ -65,6 +65,8 @@ class Spec:
     agents: int = 0
     """How many agents share each environment; 0: it has one, and no axis for it. With agents, the leading axis of an
     observation (so of `observation_shape`), of a reward and of an action is theirs; `actions` are one agent's."""
+    time_limit: int = 0
+    """Steps after which an episode is cut off; 0: not known, or never."""
 
 
 class Timestep(NamedTuple):
@@ -126,7 +128,10 @@ class HostVector:
     """
 
     def reset(self) -> Timestep:
-        """Start every environment: reward 0, nothing ended, `final` equal to `observation`."""
+        """Start every environment: reward 0, nothing ended, `final` equal to `observation`.
+
+        The first time from its seed; later on new episodes, as after the end of one.
+        """
         raise NotImplementedError
 
     def step(self, actions: np.ndarray) -> Timestep:

@@ -47,7 +47,7 @@ class BraxEnvironment(DeviceEnvironment):
         self._env, self._episode_length, self._action_repeat = env, episode_length, action_repeat
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         size = env.action_size
-        self.spec = Spec(shape, "float32", Box((size,), (-1.0,) * size, (1.0,) * size))
+        self.spec = Spec(shape, "float32", Box((size,), (-1.0,) * size, (1.0,) * size), time_limit=episode_length)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode from a freshly drawn pose: (state, observation)."""

@@ -7,6 +7,7 @@ Gymnasium's interface.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import importlib
 import math
@@ -111,7 +112,8 @@ class GymnasiumEnvironment(HostEnvironment):
             probe.single_observation_space if single else probe.observation_space,
             probe.single_action_space if single else probe.action_space,
         )
-        self.spec = self._spaces.spec
+        limit = getattr(getattr(probe, "spec", None), "max_episode_steps", None) or 0
+        self.spec = dataclasses.replace(self._spaces.spec, time_limit=limit)
         self.masks = mode is AutoresetMode.NEXT_STEP
         self._factory, self._mode, self._vectorised = factory, mode, vectorised
 
@@ -137,11 +139,13 @@ class OneByOne(HostVector):
     """
 
     def __init__(self, envs: Sequence[Any], translation: Spaces, shape: Sequence[int], seeds: Sequence[int]) -> None:
-        self._envs, self._spaces, self._shape, self._seeds = envs, translation, tuple(shape), seeds
+        self._envs, self._spaces, self._shape = envs, translation, tuple(shape)
+        self._seeds: list[Any] = list(seeds)
 
     def reset(self) -> Timestep:
-        """Start every environment from its seed."""
+        """Start every environment: from its seed at first, and from where its generator is later on."""
         observations = [env.reset(seed=seed)[0] for env, seed in zip(self._envs, self._seeds, strict=True)]
+        self._seeds = [None] * len(self._seeds)
         return first_timestep(self._array(observations))
 
     def step(self, actions: np.ndarray) -> Timestep:
@@ -194,14 +198,16 @@ class VectorEnvs(HostVector):
         seeds: Sequence[Any],
     ) -> None:
         self._parts, self._mode, self._spaces = parts, mode, translation
-        self._shape, self._seeds = tuple(shape), seeds
+        self._shape = tuple(shape)
+        self._seeds: list[Any] = list(seeds)
         self._size = math.prod(shape) // len(parts)
         self._ended = np.zeros(math.prod(shape), bool)
 
     def reset(self) -> Timestep:
-        """Start every environment from its seed."""
+        """Start every environment: from its seed at first, and from where its generator is later on."""
         self._ended = np.zeros_like(self._ended)
         batches = [part.reset(seed=seed)[0] for part, seed in zip(self._parts, self._seeds, strict=True)]
+        self._seeds = [None] * len(self._seeds)
         return first_timestep(self._grouped(self._encode(batches)), self._mode is AutoresetMode.NEXT_STEP)
 
     def step(self, actions: np.ndarray) -> Timestep:

@@ -72,7 +72,7 @@ class GymnaxEnvironment(DeviceEnvironment):
         self._space = env.observation_space(params)
         # From a traced reset and not from the space, whose shape is not always the observation's.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
-        self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)))
+        self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)), time_limit=_limit(params))
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -90,6 +90,10 @@ class GymnaxEnvironment(DeviceEnvironment):
             jnp.asarray(terminated, bool),
             jnp.asarray(truncated, bool),
         )
+
+
+def _limit(params: Any) -> int:
+    return int(getattr(params, "max_steps_in_episode", 0))
 
 
 def settle(state: Any, like: Any) -> Any:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
+from tessera.graph.groups import Needs, count_groups, deal, usable
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, Stream, route
 
-DEFAULT_GROUPS = 8
 ENGINES = ("serial", "local", "ray")
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What the graph must know about an algorithm and an environment; nothing else of them matters here."""
-
-    algorithm: str
-    env: str
-    device_env: bool
-    batch: int | None
-    """Rows per draw of a replay; None for a queue."""
-    priorities: bool
-    absorbs: bool
-    agents: int = 0
-    """Agents that have params of their own; 0: there is one, or they share."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +146,11 @@ class Plan:
         alone = self.fragments[self.home("store")].operators == ("store",)
         return alone and made is not None and made.mode == "async"
 
+    @property
+    def mirrored(self) -> bool:
+        """Whether replicas learn the same from all experience, so that each has what any of them has learned."""
+        return any(len(f.batches) > 1 and f.batches[0] == f.batches[-1] for f in self.fragments)
+
     def counted(self, index: int) -> bool:
         """Whether a fragment's replicas make a set number of updates; others run until these are done."""
         return not self.asynchronous or "apply" in self.fragments[index].operators
@@ -173,12 +162,6 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
         return asdict(self)
-
-
-def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:
-    """Deal groups to replicas in contiguous ranges whose sizes differ by one at most."""
-    edges = [round(i * groups / replicas) for i in range(replicas + 1)]
-    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
 
 
 def choose(device_env: bool, devices: int) -> tuple[str, str]:
@@ -209,13 +192,15 @@ def make_plan(
     policy = _settled(policy, needs)
     _check_engine(engine, policy)
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
-    devices = [f.devices if f.devices != ALL_DEVICES else _usable(available, envs) for f in policy.fragments]
+    devices = [
+        f.devices if f.devices != ALL_DEVICES else usable(available, envs, needs.together) for f in policy.fragments
+    ]
     for fragment, count in zip(policy.fragments, devices, strict=True):
         if count > available:
             raise TesseraError(
                 f"fragment {fragment.title} asks for {count} devices, available: {available} ({platform})"
             )
-    total, learned = _groups(policy, envs, groups, devices, needs.batch)
+    total, learned = count_groups(policy, needs, envs, groups, devices)
     params = policy.cut("params")
     lag = (0 if needs.device_env else 1) if params.lag is None else params.lag
     lag = 0 if params.mode == "async" else lag
@@ -319,43 +304,6 @@ def _threads(policy: Policy) -> int:
             f"policy {policy.name!r} asks for {sum(asked.values())} cores ({shares}){others}; available: {there}"
         )
     return max(1, left // max(sharing, 1))
-
-
-def _usable(available: int, envs: int) -> int:
-    """As many devices as there are, less those that no environment is left for."""
-    return max(d for d in range(1, min(available, envs) + 1) if envs % d == 0)
-
-
-def _groups(policy: Policy, envs: int, asked: int | None, devices: list[int], batch: int | None) -> tuple[int, int]:
-    """How many groups, and how many of them an update learns from: as asked, or the largest count near the default."""
-    sharing = [(f, d) for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)]
-    units = max(f.runs * d if f.by == "groups" else d for f, d in sharing)
-    waited, actors = 1, 1
-    if policy.cut("experience").mode == "first":
-        waited, actors = policy.cut("experience").first, policy.replicas("act")
-    learners = max(policy.replicas("store"), policy.replicas("grad"))
-
-    def fits(g: int) -> bool:
-        even = g % actors == 0 and g // actors * waited >= (learners if actors > 1 else 1)
-        rows = not (batch and even and batch % (g // actors * waited))
-        return envs % g == 0 and g >= units and all(g % d == 0 for d in devices) and even and rows
-
-    share = f" (multiples of {actors}, to wait for {waited} of {actors} actors)" if actors > 1 else ""
-    rows = f", a draw of {batch} rows" if batch else ""
-    options = [g for g in range(1, envs + 1) if fits(g)]
-    if asked is not None and asked not in options:
-        raise TesseraError(
-            f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas, {max(devices)} devices{share}"
-            ": it must divide the first two, be a multiple of the devices and be at least the replicas"
-        )
-    if not options:
-        raise TesseraError(
-            f"{envs} environments{rows} cannot be dealt into {units} or more equal groups on {max(devices)} devices"
-            f"{share}: choose numbers that share a divisor of at least that size"
-        )
-    below = [g for g in options if g <= DEFAULT_GROUPS]
-    chosen = asked or (max(below) if below else min(options))
-    return chosen, chosen // actors * waited
 
 
 def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel | None:

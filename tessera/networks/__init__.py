@@ -1,7 +1,7 @@
 """Networks (Flax): torsos that read observations, and heads that policies, values and action values are read off."""
 
 from tessera.networks.conv import Conv, ConvTorso, ResidualTorso
-from tessera.networks.deterministic import ActionCritic, DeterministicActor, action_range
+from tessera.networks.deterministic import ActionCritic, Chooser, DeterministicActor, action_range
 from tessera.networks.heads import ActorCritic, QNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
@@ -16,6 +16,7 @@ __all__ = [
     "ActionCritic",
     "ActorCritic",
     "Carry",
+    "Chooser",
     "Conv",
     "ConvTorso",
     "Core",

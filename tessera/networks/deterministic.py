@@ -9,6 +9,7 @@ import numpy as np
 
 from tessera.envs.base import Box, Spec
 from tessera.errors import TesseraError
+from tessera.maths.distributions import for_actions, head_size
 from tessera.networks.mlp import MLP, dense, output_dtype
 from tessera.networks.torsos import torso, torso_widths
 
@@ -44,6 +45,27 @@ class DeterministicActor(nn.Module):
         out = dense(actions.size, None, spec.precision, name="action")(features).astype(output_dtype(spec.precision))
         middle, half = action_range(spec)
         return middle + half * jnp.tanh(out).reshape(*out.shape[:-1], *actions.shape)
+
+
+class Chooser(nn.Module):
+    """What to do, of any kind of action and without drawing: the best rated choices, or a point in the range."""
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Of the fully connected layers; None: those usual for the torso."""
+    torso: str = "auto"
+    """"auto", or one of `TORSOS`."""
+    activation: str = "tanh"
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Choose actions [..., *shape]."""
+        spec = self.spec
+        if isinstance(spec.actions, Box):
+            return DeterministicActor(spec, self.widths, self.torso, self.activation, name="actor")(observation)
+        features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
+        head = dense(head_size(spec.actions), None, spec.precision, name="ratings")(features)
+        return for_actions(spec.actions, head).mode()
 
 
 class ActionCritic(nn.Module):

@@ -160,7 +160,9 @@ def _segment(
 ) -> Segment:
     reads, writes = effects(nodes)
     kept = sorted(w for w in writes if w in others or w in REPORTS or (w in SLOTS and SLOTS[w].persistent))
-    donated = tuple(w for w in kept if w in reads)
+    # what loops write and never read goes through them all the same, since a loop may not run at all
+    firm = effects([n for n in nodes if not isinstance(n, Repeat)])[1]
+    donated = tuple(w for w in kept if w in reads or (w in SLOTS and SLOTS[w].persistent and w not in firm))
     plain = tuple(sorted(reads - set(donated)))
 
     fresh = [w for w in kept if w not in donated]

@@ -118,7 +118,7 @@ def _shardings(make: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], 
 def clocks_at(training: Training, update: int) -> dict[str, np.int32]:
     """What every operator's clock shows when `update` updates are over."""
     s = training.algorithm.schedule
-    played = (s.warmup + update) * s.unroll
+    played = (s.warmup + update) * s.steps
     clocks = {
         "env_clock": played,
         "act_clock": played,
@@ -156,8 +156,9 @@ def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
         action, memory, extras = algorithm.act(view, memory, timestep._replace(final=None), key)
         end = (timestep.reward, timestep.terminated, timestep.truncated, timestep.final, timestep.valid)
         one = Transition(timestep.observation, action, extras, *end, version=jnp.int32(0), alive=timestep.alive)
-        unroll = algorithm.schedule.unroll
-        trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (unroll, *jnp.shape(x))), one)
-        return algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)
+        s = algorithm.schedule
+        trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (s.unroll, *jnp.shape(x))), one)
+        experience = algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)
+        return jax.tree.map(lambda x: jnp.concatenate([x] * s.rounds), experience)
 
     return jax.eval_shape(play, jax.random.key(0), timestep_shape(env))

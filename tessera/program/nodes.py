@@ -134,6 +134,8 @@ SLOTS: dict[str, Slot] = {
     "played": Slot("groups"),
     "trajectory": Slot("groups", stack=1),
     "plays": Slot("groups", axis=1),
+    "harvest": Slot("groups"),
+    "harvests": Slot("groups", stack=1),
     "experience": Slot("groups"),
     "buffer": Slot("groups", persistent=True),
     "handed": Slot("groups"),
@@ -162,7 +164,7 @@ SLOTS: dict[str, Slot] = {
 }
 
 # loops' indices, and what loops stack of the slots above
-SLOTS |= {index: Slot("copy") for index in ("w", "u", "t", "d", "e", "m")}
+SLOTS |= {index: Slot("copy") for index in ("w", "u", "r", "t", "d", "e", "m")}
 SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares", "lags") for loop in ("m", "e", "d")}
 
 REPORTS: tuple[str, ...] = tuple(name for name, slot in SLOTS.items() if slot.layout == "report")

@@ -61,7 +61,8 @@ class Share:
 
 def shared_out(node: Repeat, port: Peers) -> Recv | None:
     """The exchange by whose peers a loop is shared out, if it is."""
-    for inner in node.body:
+    answered = any(isinstance(inner, Send) for inner in node.body)
+    for inner in node.body if answered else ():
         if isinstance(inner, Recv) and port.shares(inner.channel) is not None:
             return inner
     return None

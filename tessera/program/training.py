@@ -20,6 +20,7 @@ from tessera.program.accounting import Episode, account, count, no_episode, no_t
 from tessera.program.exchange import Alone, Tensors, adopted, carried, difference, values_of
 from tessera.program.keys import derive, derive_each
 from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
+from tessera.program.rows import flat_rows, pick, rows_per_group
 
 
 class Learned(NamedTuple):
@@ -110,7 +111,7 @@ class Training:
         return (*self._keys(steps), Repeat("t", steps, self._step_nodes(), {"played": "plays"}))
 
     def collect(self) -> tuple[Node, ...]:
-        """One unroll of every environment, into the store."""
+        """One unroll of every environment, or several rounds of them, into the store."""
         algorithm, s = self.algorithm, self.algorithm.schedule
 
         def ready(view: View, memory: Any, root: jax.Array, clock: jax.Array) -> tuple[Any]:
@@ -126,18 +127,28 @@ class Training:
                 experience = experience._replace(version=version)
             return experience, memory
 
+        def gather(harvests: Any) -> tuple[Any]:
+            return (jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), harvests),)
+
         store = algorithm.store.split(self.groups)
         begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
         if type(algorithm).ready is not Algorithm.ready:
             begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
         steps = (*self._step_nodes(), *self._record())
-        return (
+        once = "experience" if s.rounds == 1 else "harvest"
+        unroll: tuple[Node, ...] = (
             *begin,
             *self._keys(s.unroll),
-            Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
             Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
-            Op("env", partial(total, steps=s.unroll), ("tally",), ("report_env",)),
-            Op("act", digest, ("acting", "memory", "trajectory"), ("experience", "memory")),
+            Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory")),
+        )
+        if s.rounds > 1:
+            rounds = Repeat("r", s.rounds, unroll, {"harvest": "harvests"})
+            unroll = (rounds, Op("act", gather, ("harvests",), ("experience",)))
+        return (
+            Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
+            *unroll,
+            Op("env", partial(total, steps=s.steps), ("tally",), ("report_env",)),
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
             if store.persistent
             else Op("store", lambda e: (store.put((), e),), ("experience",), ("handed",), WIRING),
@@ -410,29 +421,6 @@ def first_broken(x: jax.Array) -> jax.Array:
     """Index along the leading axis of the first entry that is not finite; its length if all are."""
     finite = jnp.isfinite(x)
     return jnp.where(finite.all(0), x.shape[0], jnp.argmin(finite, axis=0)).astype(jnp.int32)
-
-
-def rows_per_group(batch: Any, minibatches: int, name: str) -> int:
-    """Rows of one group's batch; an error if minibatches do not divide them."""
-    rows = jax.tree.leaves(batch)[0].shape[1]
-    if rows % minibatches:
-        raise TesseraError(
-            f"{name}: {rows} rows per group do not divide into {minibatches} minibatches: "
-            "change --minibatches, --unroll, --envs or --groups"
-        )
-    return rows
-
-
-def flat_rows(x: jax.Array) -> jax.Array:
-    """[groups, rows, ...] to [groups × rows, ...]."""
-    return x.reshape(-1, *x.shape[2:])
-
-
-def pick(batch: Any, order: jax.Array) -> Any:
-    """Gather rows `order` [groups, k] of each group: one gather over flat rows, since that is what is fast."""
-    rows = jax.tree.leaves(batch)[0].shape[1]
-    index = (order + jnp.arange(order.shape[0])[:, None] * rows).reshape(-1)
-    return jax.tree.map(lambda x: flat_rows(x).at[index].get(mode="promise_in_bounds"), batch)
 
 
 def bounded(env: Environment) -> Callable[[Any, Any], Any]:

@@ -10,7 +10,7 @@ from unittest import mock
 import jax
 import numpy as np
 
-from tessera import A2C, DQN, IMPALA, PPO, Fragment, Policy, policies
+from tessera import A2C, DQN, ES, IMPALA, PPO, Fragment, Policy, policies
 from tessera.engines import replica, serial
 from tessera.engines.reports import Reports
 from tessera.engines.serial import SerialEngine
@@ -58,7 +58,10 @@ RECURRENT: dict[str, Any] = {
 }
 """Networks that remember, so that a row is an unroll of one environment."""
 
-ANY = {**ALGORITHMS, **RECURRENT}
+EVOLVED: dict[str, Any] = {"es": ES(unroll=24, population=24, widths=(8,))}
+"""Params are perturbed for each environment, in two rounds, and what is sent is a seed and a score."""
+
+ANY = {**ALGORITHMS, **RECURRENT, **EVOLVED}
 
 NOBODY_NAMED: dict[str, Policy] = {
     "unnamed": Policy("unnamed", (Fragment("env act", 2), Fragment("store grad", 2), Fragment("apply"))),

@@ -125,6 +125,8 @@ class Flow:
     """How full the queue was, from 0 to 1, summed over messages."""
     waits: int = 0
     wait_seconds: float = 0.0
+    bytes: int = 0
+    """What was sent, with each message's number and version; once, however many read it."""
 
     def note_lag(self, updates: float) -> None:
         """Count one message's lag."""
@@ -134,6 +136,6 @@ class Flow:
 
     def merge(self, other: Flow) -> None:
         """Add another end's account."""
-        for name in ("messages", "dropped", "lag_sum", "lags", "fill", "waits", "wait_seconds"):
+        for name in ("messages", "dropped", "lag_sum", "lags", "fill", "waits", "wait_seconds", "bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.lag_max = max(self.lag_max, other.lag_max)

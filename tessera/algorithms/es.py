@@ -1,0 +1,143 @@
+"""Evolution strategies (Salimans et al., 2017): perturb the params, see who earns more, move that way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.base import Algorithm, Feedback, Schedule, Transition, View
+from tessera.envs.base import Spec, Timestep
+from tessera.errors import TesseraError
+from tessera.maths.evolution import centred_ranks, mean_return, noise, weighted_noise
+from tessera.networks import Chooser
+from tessera.stores.base import Experience, Sample
+
+LEAST = 32
+"""Members, at the least, where the user names no number."""
+LONGEST = 1000
+"""Steps of an evaluation, at the most, where the user names no number."""
+
+
+class Memory(NamedTuple):
+    """What an environment knows of the member that it evaluates."""
+
+    env_id: jax.Array
+    seed: jax.Array
+    """What its noise is drawn with; the same for both of a pair."""
+    params: Any = ()
+    """Its params; only there while it plays."""
+
+
+class Evaluated(NamedTuple):
+    """All that is left of an evaluation: what crosses between replicas."""
+
+    seed: jax.Array
+    score: jax.Array
+
+
+@dataclass(frozen=True)
+class ES(Algorithm):
+    """Neighbouring environments evaluate an antithetic pair; a large population is evaluated in rounds."""
+
+    name: ClassVar[str] = "es"
+    summary: ClassVar[str] = "evolution strategies: antithetic pairs from shared seeds, ranked returns, Adam"
+    default_envs: ClassVar[int] = 32
+    together: ClassVar[int] = 2
+
+    population: int | None = None
+    """Members evaluated per update, a multiple of --envs: each environment evaluates one after the other. Params are
+    copied for --envs of them at a time. Default: one each, and at least 32."""
+    unroll: int | None = None
+    """Steps that a member plays. It scores the mean return of the episodes that end within them. Default: the time
+    limit of the environment, 1000 at the most."""
+    sigma: float = 0.1
+    """Deviation of the noise that is added to params."""
+    learning_rate: float = 0.1
+    """Step size at the beginning."""
+    anneal: bool = False
+    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
+    weight_decay: float = 0.005
+    """How strongly params are drawn to zero."""
+    torso: str = "auto"
+    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    widths: tuple[int, ...] | None = (32, 32)
+    """Widths of the fully connected layers."""
+
+    def bind(self, spec: Spec) -> Self:
+        """Play as long as an episode may last."""
+        unroll = self.unroll or min(spec.time_limit or LONGEST, LONGEST)
+        return replace(super().bind(spec), unroll=unroll)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Rounds of fresh episodes, then one gradient."""
+        members = self.population or self.envs * math.ceil(LEAST / self.envs)
+        if members % self.envs:
+            raise TesseraError(
+                f"es: --population {members} is no multiple of {self.envs} environments, each of which evaluates "
+                "equally many: change --population or --envs"
+            )
+        return Schedule(self.unroll or LONGEST, rounds=members // self.envs, episodic=True)
+
+    @property
+    def network(self) -> Chooser:
+        """The network, as a Flax module."""
+        return Chooser(self.world, self.widths, self.torso)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam, on gradients that also draw params to zero."""
+        return optax.chain(optax.add_decayed_weights(self.weight_decay), optax.scale_by_adam())
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the network's params."""
+        return self.network.init(key, jnp.zeros((1, *self.world.observation_shape), self.world.observation_dtype))
+
+    def memory(self, env_id: jax.Array) -> Memory:
+        """Nobody to evaluate yet."""
+        return Memory(env_id, jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
+
+    def ready(self, view: View, memory: Memory, key: jax.Array) -> Memory:
+        """Make the next member: both of a pair from one seed, one with the noise and one against it."""
+        seed = jax.random.key_data(jax.random.fold_in(key, memory.env_id // 2))
+        scale = self.sigma * (1 - 2 * (memory.env_id % 2))
+        params = jax.tree.map(lambda p, e: p + (scale * e).astype(p.dtype), view.params, noise(seed, view.params))
+        return memory._replace(seed=seed, params=params)
+
+    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Do what the member does."""
+        del view, key
+        return self.network.apply(memory.params, timestep.observation), memory, ()
+
+    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Do what the params do without noise."""
+        del key
+        return self.network.apply(view.params, timestep.observation), memory
+
+    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Memory]:
+        """A seed and a score."""
+        del view
+        reward = trajectory.reward if trajectory.valid is None else trajectory.reward * trajectory.valid
+        score = mean_return(reward, trajectory.terminated | trajectory.truncated)
+        rows = jax.tree.map(lambda x: x[None], Evaluated(memory.seed, score))
+        return Experience(rows, version=trajectory.version[:1]), memory._replace(params=())
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Evaluated, jax.Array]:
+        """Rows are pairs: a seed and two scores; scores are ranked among those of all groups."""
+        del view
+        rows = sample.rows
+        score = rows.score.reshape(-1, 2)
+        return Evaluated(rows.seed[:, ::2].reshape(score.shape[0], -1), score), score
+
+    def gradient(self, view: View, batch: Evaluated, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
+        """Mean over pairs of the noise, weighted by how much worse it did than its opposite."""
+        del key
+        rank = centred_ranks(batch.score, summary)
+        weight = (rank[:, 1] - rank[:, 0]) / (2 * self.sigma * rank.shape[0])
+        metrics = {"score": batch.score.mean(), "best_score": summary.max()}
+        return weighted_noise(batch.seed, weight, view.params), Feedback(metrics)

@@ -1,0 +1,33 @@
+"""Rows of batches that lie in groups: how many there are, and which of them a gradient is taken over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tessera.errors import TesseraError
+
+
+def rows_per_group(batch: Any, minibatches: int, name: str) -> int:
+    """Rows of one group's batch; an error if minibatches do not divide them."""
+    rows = jax.tree.leaves(batch)[0].shape[1]
+    if rows % minibatches:
+        raise TesseraError(
+            f"{name}: {rows} rows per group do not divide into {minibatches} minibatches: "
+            "change --minibatches, --unroll, --envs or --groups"
+        )
+    return rows
+
+
+def flat_rows(x: jax.Array) -> jax.Array:
+    """[groups, rows, ...] to [groups × rows, ...]."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def pick(batch: Any, order: jax.Array) -> Any:
+    """Gather rows `order` [groups, k] of each group: one gather over flat rows, since that is what is fast."""
+    rows = jax.tree.leaves(batch)[0].shape[1]
+    index = (order + jnp.arange(order.shape[0])[:, None] * rows).reshape(-1)
+    return jax.tree.map(lambda x: flat_rows(x).at[index].get(mode="promise_in_bounds"), batch)

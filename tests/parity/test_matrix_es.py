@@ -1,0 +1,18 @@
+"""Evolution strategies × every policy, on the serial engine: the params of `fused`, in float64 to 1e-9."""
+
+from __future__ import annotations
+
+import pytest
+from matrix import IN_LOCK_STEP, SYNCHRONOUS, assert_parity, colouring
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@pytest.mark.parametrize("policy", SYNCHRONOUS)
+def test_every_synchronous_policy_gives_the_params_of_fused(policy):
+    assert_parity("es", colouring(policy))
+
+
+@pytest.mark.parametrize("policy", IN_LOCK_STEP)
+def test_every_asynchronous_policy_in_lock_step_gives_the_params_of_fused(policy):
+    assert_parity("es", colouring(policy))
