@@ -44,6 +44,8 @@ _PUBLIC = {
     "Result": "tessera.train",
     "train": "tessera.train",
     "evaluate_run": "tessera.runs",
+    "evaluate_runs": "tessera.runs",
+    "map_reduce": "tessera.mapping",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

@@ -110,18 +110,6 @@ class PairsOptions:
 
 
 @dataclass
-class EvalOptions:
-    """Play greedy episodes with the newest params of a run."""
-
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
-    episodes: int = 100
-    """How many."""
-    seed: int = 0
-    """What the environments' randomness derives from."""
-
-
-@dataclass
 class PlotOptions:
     """Draw learning curves of runs."""
 
@@ -195,7 +183,7 @@ USAGE = """usage: tessera COMMAND …
   train SYSTEM ENV [flags]      train a system or algorithm; `tessera train ppo --help` documents every flag
   compare SYSTEM ENV --policies a,b,c [flags]
                                 train under several policies; one table
-  eval RUN                      play greedy episodes with a run's params
+  eval RUN…                     play greedy episodes with runs' params: means with intervals
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
   pairs                         which algorithm runs under which policy
@@ -262,19 +250,9 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _eval(arguments: list[str]) -> None:
-    check_flags(arguments, EvalOptions)
-    options = read_flags(EvalOptions, arguments, "tessera eval")
-    if options.episodes < 1:
-        raise TesseraError(f"--episodes {options.episodes}: at least one is needed")
-    from tessera.cache import use_compilation_cache
-    from tessera.runs import evaluate_run
+    from tessera.eval_command import evaluate
 
-    use_compilation_cache()
-    e = evaluate_run(options.run, options.episodes, options.seed)
-    print(
-        f"return {e.return_mean:.2f} ± {e.return_std:.2f} (min {e.returns.min():.1f}, max {e.returns.max():.1f}), "
-        f"length {e.length_mean:.1f}, {len(e.returns)} greedy episodes"
-    )
+    evaluate(arguments)
 
 
 def _plot(arguments: list[str]) -> None:

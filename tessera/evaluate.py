@@ -13,6 +13,7 @@ from tessera import policies
 from tessera.algorithms.base import Algorithm, View
 from tessera.envs.base import Environment, HostVector, Timestep, is_device
 from tessera.graph.plan import Needs, make_plan
+from tessera.maths.intervals import bootstrap_interval, interquartile_mean
 from tessera.program.compile import compile_program
 from tessera.program.drive import drive
 from tessera.program.initial import initial_slots
@@ -40,6 +41,26 @@ class Evaluation:
     def return_std(self) -> float:
         """Standard deviation of returns."""
         return float(self.returns.std()) if len(self.returns) else float("nan")
+
+    @property
+    def return_median(self) -> float:
+        """Median return."""
+        return float(np.median(self.returns)) if len(self.returns) else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % bootstrap interval of the mean return, over episodes."""
+        return bootstrap_interval(self.returns)
+
+    @property
+    def iqm(self) -> float:
+        """Interquartile mean of returns: without the lowest and the highest quarter."""
+        return float(interquartile_mean(self.returns)) if len(self.returns) else float("nan")
+
+    @property
+    def iqm_interval(self) -> tuple[float, float]:
+        """95 % bootstrap interval of the interquartile mean, over episodes."""
+        return bootstrap_interval(self.returns, interquartile_mean)
 
     @property
     def length_mean(self) -> float:

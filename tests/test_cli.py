@@ -24,6 +24,7 @@ from tessera.cli import (
     field_docs,
     main,
 )
+from tessera.eval_command import EvalOptions
 from tessera.fields import options_of
 
 ENV = "gymnax:CartPole-v1"
@@ -64,7 +65,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "number of a field": ((*TRAIN, "--gamma", "big"), "--gamma: could not convert string to float: 'big'"),
     "missing value": ((*TRAIN, "--steps"), "Missing value for argument '--steps'"),
     "missing env": (("train", "ppo"), "Missing from tessera train ppo: STR Environment"),
-    "missing run": (("eval",), "Run directory"),
+    "missing run": (("eval",), "nothing to evaluate: name one or more run directories"),
     "no runs to plot": (("plot",), "nothing to plot"),
     "no environments": ((*TRAIN, "--envs", "0"), "--envs 0: at least one environment is needed"),
     "fewer than none": ((*TRAIN, "--envs", "-2"), "--envs -2: at least one environment is needed"),
@@ -72,6 +73,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no evaluation": ((*TRAIN, "--eval-episodes", "0"), "--eval-episodes 0: at least one is needed"),
     "no checkpoints": ((*TRAIN, "--keep", "0"), "--keep 0: at least one is needed"),
     "no episodes": (("eval", "x", "--episodes", "0"), "--episodes 0: at least one is needed"),
+    "no workers": (("eval", "x", "--workers", "0"), "--workers 0: at least one is needed"),
+    "format of eval": (("eval", "x", "--format", "jsn"), "unknown format 'jsn': did you mean 'json'?"),
+    "engine of eval": (("eval", "x", "--engine", "locl"), "invalid choice 'locl' for argument '--engine'"),
+    "no such run": (("eval", "x"), "x is not a run directory: it has no config.json"),
     "minibatches": (
         (*TRAIN, "--envs", "1", "--unroll", "6", "--minibatches", "4", "--quiet"),
         "6 rows per group do not divide into 4 minibatches: change --minibatches, --unroll, --envs or --groups",
@@ -350,7 +355,7 @@ def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str
             assert docs[field.name].split()[0] in shown.partition(flag)[2] or field.name == "env"
 
 
-@pytest.mark.parametrize("options", [PlanOptions, PairsOptions, CompareOptions])
+@pytest.mark.parametrize("options", [PlanOptions, PairsOptions, CompareOptions, EvalOptions])
 def test_every_option_of_a_command_is_documented(options: type) -> None:
     assert all(field_docs(options)[f.name] for f in dataclasses.fields(options))
 

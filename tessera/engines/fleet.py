@@ -15,6 +15,7 @@ from tessera.engines.channels.lines import make_lines, place_of
 from tessera.engines.control import FREE, STATES, Control, Job, place_names
 from tessera.engines.crew import Agency, Crew
 from tessera.engines.ledger import Ledger
+from tessera.engines.mapping import MapReduce
 from tessera.engines.packing import from_leaves, leaves_of
 from tessera.engines.replica import make_training, wide_numbers
 from tessera.engines.reports import Reports, collect_reports
@@ -33,7 +34,7 @@ NUDGE_SECONDS = 1.0
 """How long shards of a server that are done wait for others before they go on."""
 
 
-class Fleet:
+class Fleet(MapReduce):
     """Runs a plan on processes. The driver only hires them, sets limits and collects what is reported."""
 
     name: str

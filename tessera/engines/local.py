@@ -11,6 +11,7 @@ from tessera.engines.control import Job
 from tessera.engines.crew import Interrupted, RestartsSpent
 from tessera.engines.desk import LocalJob, local_control
 from tessera.engines.fleet import Fleet
+from tessera.engines.mappers import map_on_processes
 from tessera.engines.pool import Member, assign, hire, wait_for_any
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan, cores
@@ -36,6 +37,7 @@ class LocalEngine(Fleet):
     """Runs a plan on processes of this machine."""
 
     name = "local"
+    map_items = staticmethod(map_on_processes)
 
     def check(self) -> None:
         """Reserve a place for everything in shared memory."""

@@ -11,7 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from tessera.errors import TesseraError
+
 Arrays = dict[str, np.ndarray]
+ARRAY = "array of this message"
+"""Key of what stands for an array where plain data is JSON."""
 
 
 def pack(meta: dict[str, Any], arrays: Arrays) -> bytes:
@@ -47,6 +51,41 @@ def read_block(pid: int, fd: int, size: int) -> tuple[dict[str, Any], Arrays]:
     """Read what a living process has put there."""
     with open(f"/proc/{pid}/fd/{fd}", "rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as block:
         return unpack(bytes(block))
+
+
+def take_apart(value: Any) -> tuple[Any, Arrays]:
+    """Plain data (numbers, texts, lists, dicts, arrays) as what JSON can say, and its arrays; tuples become lists."""
+    arrays: Arrays = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, list | tuple):
+            return [plain(one) for one in value]
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, np.ndarray | jax.Array) and not np.asarray(value).dtype.hasobject:
+            arrays[str(len(arrays))] = np.asarray(value)
+            return {ARRAY: str(len(arrays) - 1)}
+        raise TesseraError(
+            f"{type(value).__name__} {value!r:.60} is not plain data: use numbers, texts, lists, dicts with texts for "
+            "keys, and arrays"
+        )
+
+    return plain(value), arrays
+
+
+def put_together(plain: Any, arrays: Arrays) -> Any:
+    """What was taken apart."""
+    if isinstance(plain, list):
+        return [put_together(one, arrays) for one in plain]
+    if isinstance(plain, dict):
+        if ARRAY in plain:
+            return arrays[plain[ARRAY]]
+        return {key: put_together(one, arrays) for key, one in plain.items()}
+    return plain
 
 
 def leaves_of(slots: dict[str, Any]) -> Arrays:

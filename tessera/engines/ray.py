@@ -31,6 +31,7 @@ from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
 from tessera.engines.seat import Seat, reduced
+from tessera.engines.tasks import map_on_ray
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.plan import Placement, Plan, cores
 
@@ -142,6 +143,7 @@ class RayEngine(Fleet):
     """Runs a plan on a Ray cluster that this process is connected to."""
 
     name = "ray"
+    map_items = staticmethod(map_on_ray)
 
     def check(self) -> None:
         """Refuse what the cluster cannot run."""

@@ -11,6 +11,7 @@ from tessera.algorithms.base import Algorithm, State
 from tessera.engines.channels.base import Flow
 from tessera.engines.channels.memory import MemoryLink, MemoryVector
 from tessera.engines.inbox import Shared
+from tessera.engines.mapping import MapReduce, map_here
 from tessera.engines.replica import Replica, make_programs, make_training
 from tessera.engines.reports import Reports, Told, collect_reports
 from tessera.engines.routes import make_routes
@@ -26,10 +27,11 @@ from tessera.program.nodes import Node, Repeat
 from tessera.program.shapes import slot_shapes
 
 
-class SerialEngine:
+class SerialEngine(MapReduce):
     """Runs a plan. All state is in the replicas' slots and, where params lag, in the links."""
 
     name = "serial"
+    map_items = staticmethod(map_here)
 
     def __init__(
         self, plan: Plan, algorithm: Algorithm, env: Environment, seed: int, horizon: int, trace: str = ""

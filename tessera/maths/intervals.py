@@ -1,0 +1,69 @@
+"""Point estimates that outliers do not decide, and how sure they are: interquartile means and bootstrap intervals.
+
+After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021): with a
+handful of runs, report the interquartile mean with a percentile interval, resampling runs within each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+RESAMPLES = 2000
+LEVEL = 0.95
+CHUNK = 1 << 22
+"""Numbers that are resampled at a time."""
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""From [..., n] to [...]."""
+
+
+def mean(x: np.ndarray) -> np.ndarray:
+    """Mean over the last axis."""
+    return np.asarray(x, np.float64).mean(-1)
+
+
+def interquartile_mean(x: np.ndarray) -> np.ndarray:
+    """Mean over the last axis [..., n] without the lowest and the highest quarter, n // 4 numbers each."""
+    ordered = np.sort(np.asarray(x, np.float64), -1)
+    cut = ordered.shape[-1] // 4
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
+
+
+def bootstrap_interval(
+    x: np.ndarray,
+    statistic: Statistic = mean,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of x [n], which are drawn again with replacement."""
+    return stratified_interval([x], statistic, level, resamples, seed)
+
+
+def stratified_interval(
+    strata: Sequence[np.ndarray],
+    statistic: Statistic = interquartile_mean,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of all strata together; each [n_i] is drawn from within itself, n_i times.
+
+    A stratum is a task and holds a score for each run, so every resample has as many runs of each task as there are.
+    """
+    parts = [np.asarray(part, np.float64) for part in strata]
+    count = sum(map(len, parts))
+    if not count:
+        return float("nan"), float("nan")
+    random = np.random.default_rng(seed)
+    found: list[np.ndarray] = []
+    step = max(1, CHUNK // count)
+    for begin in range(0, resamples, step):
+        rows = min(step, resamples - begin)
+        drawn = [part[random.integers(len(part), size=(rows, len(part)))] for part in parts if len(part)]
+        found.append(statistic(np.concatenate(drawn, -1)))
+    tail = 100 * (1 - level) / 2
+    low, high = np.percentile(np.concatenate(found), [tail, 100 - tail])
+    return float(low), float(high)
