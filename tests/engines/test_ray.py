@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import mapped
 import numpy as np
 import pytest
 import test_local
@@ -23,6 +25,7 @@ import tessera
 from tessera import TesseraError, cluster, policies
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
+from tessera.errors import RunFailed
 from tessera.train import prepare_plan
 
 FAST = [
@@ -299,3 +302,21 @@ def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
     assert writer.room()
     assert writer.waiting(0) == 0
     assert len(writer.meet(1).held) <= 4
+
+
+def test_items_are_mapped_by_tasks_and_those_of_a_killed_worker_are_mapped_again(tmp_path):
+    from tessera.engines.ray import RayEngine
+
+    def mapped_by(function: Any, items: Any, **terms: Any) -> Any:
+        call = functools.partial(function, folder=str(tmp_path))
+        return RayEngine.map_reduce(call, list, items, workers=2, note=notes.append, **terms)
+
+    notes: list[str] = []
+    assert mapped_by(mapped.killed_once, range(4)) == [0, 10, 20, 30]
+    assert len(notes) == 1
+    assert notes[0].startswith("item 1 of 4 (1) was lost, because its worker was lost (WorkerCrashedError")
+    assert mapped_by(mapped.straggling, range(4), first=3) == [1, 2, 3]
+    with pytest.raises(RunFailed, match=r"item 2 of 4 \(2\) cannot be mapped: ValueError: two is too much"):
+        tessera.map_reduce(mapped.raising, list, range(4), engine="ray", workers=2)
+    with pytest.raises(RunFailed, match=r"item 0 of 1 \(7\) was lost 1 time, the last time because its worker was"):
+        tessera.map_reduce(mapped.killed, list, [7], engine="ray", retries=0)
