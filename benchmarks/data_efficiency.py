@@ -3,19 +3,22 @@
     python benchmarks/data_efficiency.py [--parallel 3] [--save rows.json] [--draw rows.json]
 
 1, 2 and 4 actor-learners around a server, 8 environments each, on two tasks, 5 seeds. What is compared is the return
-after so many steps of all environments together, not after so many seconds: that is data efficiency. The picture is
-docs/data_efficiency.png; --draw makes it from rows that were saved, on another machine maybe.
+after so many steps of all environments together, not after so many seconds: that is data efficiency, so several runs
+may go on at a time (--parallel), and one whose process is lost is made again. The picture is docs/data_efficiency.png;
+--draw makes it from rows that were saved, on another machine maybe.
 """
 
 import argparse
 import json
+import math
 import statistics
-import subprocess
-import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from tessera import map_reduce, train
+from tessera.engines.pool import kept
+from tessera.systems import find
 
 WORKERS, ENVS, SEEDS = (1, 2, 4), 8, range(1, 6)
 TASKS = {"gymnax:CartPole-v1": (195.0, 300_000), "gymnax:Acrobot-v1": (-150.0, 500_000)}
@@ -51,20 +54,19 @@ class Row:
         return passed[-1] if passed else self.curve[0][1]
 
 
-def measure(env: str, workers: int, seed: int) -> Row:
-    """Train in processes of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        command = [
-            sys.executable, "-m", "tessera", "train", "async_q", env, "--policy",
-            f"central:mode=async,workers={workers}", "--envs", str(ENVS * workers), "--steps", str(TASKS[env][1]),
-            "--seed", str(seed), "--run-dir", str(run), "--eval-episodes", "50", "--quiet",
-        ]  # fmt: skip
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        greedy = json.loads((run / "summary.json").read_text())["eval_return_mean"]
-    curve = [(r["env_steps"], r["train_return_mean"]) for r in rows if r["train_return_mean"] is not None]
-    return Row(env, workers, seed, greedy, curve[:: max(1, len(curve) // 400)])
+def measure(task: tuple[str, int, int]) -> dict[str, Any]:
+    """Train with so many workers and a seed; a row as plain data."""
+    env, workers, seed = task
+    cls, system = find("async_q")
+    assert system is not None
+    result = train(
+        cls(**system.options), env, f"central:mode=async,workers={workers}", envs=ENVS * workers, steps=TASKS[env][1],
+        seed=seed, eval_episodes=50, quiet=True,
+    )  # fmt: skip
+    rows = [(row["env_steps"], row["train_return_mean"]) for row in result.metrics]
+    curve = [(steps, value) for steps, value in rows if not math.isnan(value)]
+    greedy = result.summary["eval_return_mean"]
+    return asdict(Row(env, workers, seed, greedy, curve[:: max(1, len(curve) // 400)]))
 
 
 def tell(rows: list[Row]) -> None:
@@ -121,9 +123,9 @@ def main() -> None:
     if options.draw:
         rows = [Row(**row) for row in json.loads(options.draw.read_text())]
     else:
-        jobs = [(env, workers, seed) for env in TASKS for seed in SEEDS for workers in WORKERS]
-        with ThreadPoolExecutor(options.parallel) as pool:
-            rows = list(pool.map(lambda job: measure(*job), jobs))
+        tasks = [(env, workers, seed) for env in TASKS for seed in SEEDS for workers in WORKERS]
+        with kept():
+            rows = map_reduce(measure, lambda found: [Row(**row) for row in found], tasks, workers=options.parallel)
     if options.save:
         options.save.write_text(json.dumps([asdict(row) for row in rows]))
     tell(rows)

@@ -3,6 +3,7 @@
     python benchmarks/systems.py                    # all of them: about 6 minutes
     python benchmarks/systems.py a3c impala         # some of them; the others keep their pages
     python benchmarks/systems.py ppo --seeds 3 4
+    python benchmarks/systems.py ppo --seeds 3 4 --parallel 2      # two runs at a time, which share the cores
 
 Runs take the way of `tessera train NAME ENV`: the system's settings and policy, and processes wherever the policy has
 several replicas. What a page says comes from the system, its plan and its runs; only the notes are written here.
@@ -13,9 +14,11 @@ import shlex
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from tessera import map_reduce
 from tessera.algorithms.base import Algorithm
 from tessera.engines.pool import kept
 from tessera.errors import unknown_name
@@ -170,15 +173,18 @@ def made(name: str) -> tuple[Algorithm, System]:
     return cls(**system.options), system
 
 
-def measure(name: str, seed: int, folder: Path) -> Row:
-    """Train until the target or to the end; the run is left in `folder`."""
+def measure(run: tuple[str, int, str]) -> dict[str, Any]:
+    """Train a system with a seed until the target or to the end, in a folder; a row as plain data."""
+    name, seed, folder = run
     (algorithm, system), task = made(name), task_of(name)
     goal = {"steps": task.steps, "target_return": task.target}
     result = train(algorithm, task.env, system.policy or None, **goal, seed=seed, run_dir=folder, quiet=True)
     summary = result.summary
     seconds = (summary["seconds_to_target"] or summary["wall_seconds"]) - result.metrics[0]["seconds"]
     figures = (summary["steps_per_second"], seconds, summary["env_steps"])
-    return Row(seed, *figures, bool(summary["solved"]), summary["eval_return_mean"])
+    row = Row(seed, *figures, bool(summary["solved"]), summary["eval_return_mean"])
+    print("  ".join([name, task.env, *cells(task, row), f"seed {seed}"]), flush=True)
+    return asdict(row)
 
 
 def command(name: str, seed: int | None = None) -> str:
@@ -316,14 +322,12 @@ def index(new: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def redo(name: str, seeds: Sequence[int]) -> str:
+def redo(name: str, seeds: Sequence[int], parallel: int) -> str:
     """Run a system, write its page and picture, and give its line of the index."""
-    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folders = [Path(temporary, f"seed{seed}", name) for seed in seeds]
-        for seed, folder in zip(seeds, folders, strict=True):
-            rows.append(measure(name, seed, folder))
-            print("  ".join([name, task_of(name).env, *cells(task_of(name), rows[-1]), f"seed {seed}"]), flush=True)
+        runs = [(name, seed, str(folder)) for seed, folder in zip(seeds, folders, strict=True)]
+        rows = map_reduce(measure, lambda found: [Row(**row) for row in found], runs, workers=parallel)
         plot(folders, FOLDER / f"{name}.png")
     (FOLDER / f"{name}.md").write_text(page(name, rows))
     return index_row(name, rows)
@@ -333,6 +337,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("systems", nargs="*", help="which to redo; default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="one run, and one curve, for each")
+    parser.add_argument("--parallel", type=int, default=1, help="runs of one system at a time")
     options = parser.parse_args()
     for name in options.systems:
         if name not in SYSTEMS:
@@ -340,7 +345,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with kept():
         for name in options.systems or SYSTEMS:
-            line = redo(name, options.seeds)
+            line = redo(name, options.seeds, options.parallel)
             (FOLDER / "README.md").write_text(index({name: line}))
     print(f"wrote {FOLDER}")
 

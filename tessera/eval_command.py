@@ -35,6 +35,8 @@ class EvalOptions:
     """Who plays: this process (serial), processes (local) or tasks of a cluster (ray); default: local for several."""
     address: str | None = None
     """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this command."""
+    scale: tuple[str, ...] = ()
+    """ENV=LOW:HIGH …: returns that count as 0 and as 1, to take runs on several environments together as scores."""
     format: str = "table"
     """table or json."""
 
@@ -51,16 +53,38 @@ def evaluate(arguments: list[str]) -> None:
         raise TesseraError(f"--workers {options.workers}: at least one is needed")
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
+    scales = read_scales(options.scale)
+    from tessera import rundir
     from tessera.cache import use_compilation_cache
     from tessera.runs import evaluate_runs
 
+    for run in options.runs if scales else ():  # before the work, not after it
+        env = rundir.read_config(run)["env"]
+        if env not in scales:
+            raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
     use_compilation_cache()
     where = {"workers": options.workers, "engine": options.engine, "address": options.address}
     found = evaluate_runs(options.runs, options.episodes, options.seed, **where)
     if options.format == "json":
-        print(json.dumps({"runs": [figures(e) for e in found], "environments": aggregates(found)}, indent=2))
+        told = {"runs": [figures(e) for e in found], "environments": aggregates(found)}
+        print(json.dumps({**told, **({"scores": scores(found, scales)} if scales else {})}, indent=2))
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(lines(found, scales)))
+
+
+def read_scales(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Environment -> returns that count as 0 and as 1."""
+    scales = {}
+    for text in texts:
+        env, _, bounds = text.rpartition("=")
+        try:
+            low, high = map(float, bounds.split(":"))
+        except ValueError:
+            low = high = 0.0
+        if not env or low == high:
+            raise TesseraError(f"--scale {text}: write ENV=LOW:HIGH, as in gymnax:CartPole-v1=0:500")
+        scales[env] = (low, high)
+    return scales
 
 
 def figures(e: RunEvaluation) -> dict[str, Any]:
@@ -98,8 +122,22 @@ def aggregates(found: Sequence[RunEvaluation]) -> list[dict[str, Any]]:
     return out
 
 
-def lines(found: Sequence[RunEvaluation]) -> list[str]:
-    """The same for people: a line for each run, then one for each environment that several runs are of."""
+def scores(found: Sequence[RunEvaluation], scales: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    """Over all runs, each with its mean return on the scale of its environment; runs are resampled within each."""
+    import numpy as np
+
+    from tessera.maths.intervals import interquartile_mean, stratified_interval
+
+    strata = []
+    for env, (low, high) in scales.items():
+        strata.append(np.asarray([(e.return_mean - low) / (high - low) for e in found if e.env == env]))
+    whole = np.concatenate(strata)
+    interval = stratified_interval(strata, interquartile_mean)
+    return {"runs": len(whole), "iqm": float(interquartile_mean(whole)), "iqm_interval": interval}
+
+
+def lines(found: Sequence[RunEvaluation], scales: dict[str, tuple[float, float]]) -> list[str]:
+    """The same for people: a line for each run, one for each environment that several runs are of, one for all."""
     several = len(found) > 1
     out = [(f"{e.run}: " if several else "") + _line(e) for e in found]
     for told in aggregates(found):
@@ -109,6 +147,10 @@ def lines(found: Sequence[RunEvaluation]) -> list[str]:
                 f"(95 % {_bounds(told['return_iqm_interval'])}, over runs), mean {told['return_mean']:.2f} "
                 f"({_bounds(told['return_mean_interval'])}), median {told['return_median']:.2f}"
             )
+    if scales:
+        told = scores(found, scales)
+        bounds = _bounds(told["iqm_interval"])
+        out.append(f"{told['runs']} runs by score: interquartile mean {told['iqm']:.2f} (95 % {bounds}, over runs)")
     return out
 
 

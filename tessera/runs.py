@@ -118,7 +118,7 @@ def evaluate_runs(
         returns, lengths = played[k]
         if not len(returns):
             raise RunFailed(f"no greedy episode of {folder} came to an end: does {run.env.name} ever end?")
-        found.append(RunEvaluation(returns, lengths, Path(folder), run.env.name, run.update))
+        found.append(RunEvaluation(returns, lengths, Path(folder), run.config["env"], run.update))
     return found
 
 

@@ -76,6 +76,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no workers": (("eval", "x", "--workers", "0"), "--workers 0: at least one is needed"),
     "format of eval": (("eval", "x", "--format", "jsn"), "unknown format 'jsn': did you mean 'json'?"),
     "engine of eval": (("eval", "x", "--engine", "locl"), "invalid choice 'locl' for argument '--engine'"),
+    "scale": (("eval", "x", "--scale", "a=1"), "--scale a=1: write ENV=LOW:HIGH"),
     "no such run": (("eval", "x"), "x is not a run directory: it has no config.json"),
     "minibatches": (
         (*TRAIN, "--envs", "1", "--unroll", "6", "--minibatches", "4", "--quiet"),

@@ -113,3 +113,19 @@ def test_several_runs_are_told_one_by_one_and_together(folders, capsys):
     assert together["return_iqm"] == pytest.approx(np.mean(means))  # a quarter of two is none
     assert together["return_iqm_interval"] == pytest.approx(sorted(means))
     assert f"interquartile mean {together['return_iqm']:.2f}" in lines[-1]
+
+
+def test_scores_of_several_environments_are_drawn_again_within_each(folders, capsys):
+    from tessera.eval_command import scores
+
+    def run(env: str, value: float) -> Any:
+        return runs.RunEvaluation(np.array([value]), np.array([1]), Path("x"), env, 1)
+
+    found = [run("a", 50.0), run("b", -20.0), run("a", 50.0), run("b", -20.0)]
+    told = scores(found, {"a": (0.0, 100.0), "b": (-20.0, 0.0)})
+    assert told == {"runs": 4, "iqm": 0.25, "iqm_interval": (0.25, 0.25)}  # 0.5, 0.5, 0 and 0, every time
+    with pytest.raises(SystemExit):
+        main(["eval", str(folders[0]), "--scale", "gymnax:CartPole-v0=0:500"])
+    assert f"--scale says nothing of {ENV}, the environment of" in capsys.readouterr().err
+    last = shown(capsys, *folders, "--episodes", 4, "--scale", f"{ENV}=0:500").splitlines()[-1]
+    assert last.startswith("2 runs by score: interquartile mean 0.")

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 from tessera.engines.mapping import Board, Call, Terms, attempt
 from tessera.engines.packing import pack, read_block
-from tessera.engines.pool import Member, assign, hire, wait_for_any
+from tessera.engines.pool import Member, assign, hire, kept, wait_for_any
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement, cores
 
@@ -28,13 +28,14 @@ class MapJob:
     def work(self, connection: Connection) -> None:
         """Map whatever items come, until there are no more."""
         function = self.call.find_there()
-        while True:
-            told = json.loads(connection.recv_bytes())
-            if told["do"] == "stop":
-                return
-            arrays = read_block(*told["block"])[1] if "block" in told else {}
-            connection.send_bytes(pack({"kind": "started"}, {}))
-            connection.send_bytes(pack(*attempt(function, told["item"], arrays)))
+        with kept():  # for maps that train, on processes of their own
+            while True:
+                told = json.loads(connection.recv_bytes())
+                if told["do"] == "stop":
+                    return
+                arrays = read_block(*told["block"])[1] if "block" in told else {}
+                connection.send_bytes(pack({"kind": "started"}, {}))
+                connection.send_bytes(pack(*attempt(function, told["item"], arrays)))
 
 
 class Mapper:
