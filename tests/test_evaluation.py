@@ -14,7 +14,9 @@ import tessera
 from tessera import runs
 from tessera.cli import main
 from tessera.engines.pool import kept
+from tessera.evaluate import Evaluator
 from tessera.maths.intervals import bootstrap_interval, interquartile_mean
+from tessera.program.training import published
 
 ENV = "gymnax:CartPole-v1"
 
@@ -68,6 +70,9 @@ def test_batches_are_played_with_seeds_of_their_own(folders):
     whole = tessera.evaluate_run(folders[0], episodes=24, seed=3)
     first = tessera.evaluate_run(folders[0], episodes=8, seed=3)
     np.testing.assert_array_equal(whole.returns[:8], first.returns)
+    saved = runs.load_run(folders[0])
+    plain = Evaluator(saved.algorithm, saved.env)(published(saved.state), 8, 3)
+    np.testing.assert_array_equal(plain.returns, first.returns)
     assert len({tuple(whole.returns[k : k + 8]) for k in (0, 8, 16)}) == 3
     seeds = {runs.batch_seed(seed, number) for seed in range(-5, 20) for number in range(20)}
     assert len(seeds) == 25 * 20
