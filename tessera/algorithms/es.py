@@ -137,7 +137,7 @@ class ES(Algorithm):
     def gradient(self, view: View, batch: Evaluated, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
         """Mean over pairs of the noise, weighted by how much worse it did than its opposite."""
         del key
-        rank = centred_ranks(batch.score, summary)
-        weight = (rank[:, 1] - rank[:, 0]) / (2 * self.sigma * rank.shape[0])
+        shaped = centred_ranks(batch.score, summary)
+        weight = (shaped[:, 1] - shaped[:, 0]) / (2 * self.sigma * shaped.shape[0])
         metrics = {"score": batch.score.mean(), "best_score": summary.max()}
         return weighted_noise(batch.seed, weight, view.params), Feedback(metrics)

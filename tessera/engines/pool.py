@@ -171,8 +171,8 @@ def wanted_environment(placed: Placement) -> dict[str, str]:
     wanted = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     if placed.platform == "cpu":
         wanted["JAX_PLATFORMS"] = "cpu"
-        if placed.devices > 1:
-            flags.append(f"--xla_force_host_platform_device_count={placed.devices}")
+        if placed.devices * placed.model > 1:
+            flags.append(f"--xla_force_host_platform_device_count={placed.devices * placed.model}")
         if placed.threads == 1 and "--xla_cpu_multi_thread_eigen=false" not in flags:
             flags.append("--xla_cpu_multi_thread_eigen=false")
         threads = str(placed.threads)

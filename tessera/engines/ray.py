@@ -52,7 +52,7 @@ Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Sea
 def asked_of(placed: Placement, number: int) -> dict[str, float]:
     """Resources that one replica asks for."""
     cores = float(placed.cores[number]) if placed.cores else 1.0
-    return {"CPU": cores} if placed.platform == "cpu" else {"CPU": cores, "GPU": float(placed.devices)}
+    return {"CPU": cores} if placed.platform == "cpu" else {"CPU": cores, "GPU": float(placed.devices * placed.model)}
 
 
 def check_room(plan: Plan, nodes: list[dict[str, float]]) -> None:

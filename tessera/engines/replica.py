@@ -20,12 +20,13 @@ from tessera.engines.routes import Route
 from tessera.engines.timeline import Timeline
 from tessera.envs.base import Environment, HostVector
 from tessera.graph.plan import Plan
-from tessera.program.compile import AXIS, compile_program
+from tessera.program.compile import compile_program
 from tessera.program.drive import drive
 from tessera.program.exchange import carried, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.project import project
+from tessera.program.sharding import make_mesh
 from tessera.program.training import Training, acting, published
 
 
@@ -59,8 +60,7 @@ class Programs:
 
 def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
     """Project and compile."""
-    devices = plan.fragments[fragment].devices
-    mesh = Mesh(np.asarray(jax.local_devices()[:devices]), (AXIS,)) if devices > 1 else None
+    mesh = make_mesh(plan.fragments[fragment].devices, plan.fragments[fragment].model)
 
     def made(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return compile_program(project(nodes, plan, fragment), mesh)

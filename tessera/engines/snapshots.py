@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 
 from tessera.algorithms.base import Clock, State
 from tessera.engines.channels.base import Vector
@@ -16,12 +15,12 @@ from tessera.engines.routes import Route
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
 from tessera.program.agents import cut_agents, join_agents, own_training
-from tessera.program.compile import partition
 from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
 from tessera.program.parts import joined
 from tessera.program.shapes import Shapes, message_shape
+from tessera.program.sharding import shardings
 from tessera.program.training import Training
 
 Slots = dict[str, Any]
@@ -131,8 +130,8 @@ def give(replica: Replica, part: Slots) -> None:
     mesh = replica.programs.mesh
     for slot, value in part.items():
         if slot in SLOTS:
-            where = NamedSharding(mesh, partition(slot)) if mesh else None
-            replica.slots[slot] = jax.device_put(jax.tree.map(_copied, value), where)
+            mine = jax.tree.map(_copied, value)
+            replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
 
 

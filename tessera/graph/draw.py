@@ -29,6 +29,7 @@ def table(plan: Plan) -> str:
     channels += [_channel(plan, c) for c in plan.channels]
     tail = _columns(channels) if plan.channels else ["no stream is cut"]
     inside = [f"within {f.title}: {_collectives(f)} over {f.devices} devices" for f in plan.fragments if f.devices > 1]
+    inside += [f"within {f.title}: wide layers are cut over {f.model} devices" for f in plan.fragments if f.model > 1]
     return "\n".join([*head, *_columns(fragments), "", *tail, *inside])
 
 
@@ -89,7 +90,7 @@ def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
     groups = " ".join(str(len(g)) for g in f.held(f.operators[0])) if f.operators != ("apply",) else "-"
     if f.agents:
         groups = f"all, for {len(f.agents[0])} of {sum(map(len, f.agents))} agents"
-    return f.title, str(f.asked or f.replicas), processes, cores, str(f.threads), f"{f.devices} {f.platform}", groups
+    return f.title, str(f.asked or f.replicas), processes, cores, str(f.threads), _devices(f), groups
 
 
 def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
@@ -106,6 +107,10 @@ def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
 def _ends(plan: Plan, c: Channel) -> tuple[str, str]:
     a, b = plan.fragments[c.source], plan.fragments[c.target]
     return f"{a.title} × {a.replicas}", f"{b.title} × {b.replicas}"
+
+
+def _devices(f: Placement) -> str:
+    return f"{f.devices} {f.platform}" if f.model == 1 else f"{f.devices} x {f.model} {f.platform}"
 
 
 def _collectives(f: Placement) -> str:

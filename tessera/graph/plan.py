@@ -33,6 +33,8 @@ class Placement:
     """Threads that the compiled programs of one replica use."""
     asked: int = 0
     """Replicas that the policy asked for, where several share a process and were batched."""
+    model: int = 1
+    """Devices over which the wide layers of each copy of the params are cut; `devices` counts copies."""
     agents: tuple[tuple[int, ...], ...] = ()
     """Which agents each replica acts and learns for, in all groups; () if for all of them, in its groups."""
 
@@ -192,14 +194,8 @@ def make_plan(
     policy = _settled(policy, needs)
     _check_engine(engine, policy)
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
-    devices = [
-        f.devices if f.devices != ALL_DEVICES else usable(available, envs, needs.together) for f in policy.fragments
-    ]
-    for fragment, count in zip(policy.fragments, devices, strict=True):
-        if count > available:
-            raise TesseraError(
-                f"fragment {fragment.title} asks for {count} devices, available: {available} ({platform})"
-            )
+    virtual = max(available, cores()) if several and platform == "cpu" else available
+    devices = [_count_devices(f, envs, needs, platform, available, virtual) for f in policy.fragments]
     total, learned = count_groups(policy, needs, envs, groups, devices)
     params = policy.cut("params")
     lag = (0 if needs.device_env else 1) if params.lag is None else params.lag
@@ -237,6 +233,17 @@ def make_plan(
     )
 
 
+def _count_devices(f: Fragment, envs: int, needs: Needs, platform: str, available: int, virtual: int) -> int:
+    """Copies of the params that a replica has; on processors a process may make devices of its cores."""
+    if f.devices == ALL_DEVICES and f.model <= available:
+        return usable(available // f.model, envs, needs.together)
+    asked = max(f.devices, 1) * f.model
+    if asked > virtual:
+        hint = f"; XLA_FLAGS=--xla_force_host_platform_device_count={asked} makes so many" if platform == "cpu" else ""
+        raise TesseraError(f"fragment {f.title} asks for {asked} devices, available: {virtual} ({platform}){hint}")
+    return max(f.devices, 1)
+
+
 def _check_wait(policy: Policy, devices: list[int]) -> None:
     """Acting for some of the environments needs all of them on one device."""
     spread = devices[policy.home("act")]
@@ -260,7 +267,7 @@ def _place(
     asked = f.replicas if f.runs != f.replicas else 0
     cores = f.cores or threads
     dealt = deal(agents, f.runs) if f.by == "agents" else ()
-    return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, dealt)
+    return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, f.model, dealt)
 
 
 def _settled(policy: Policy, needs: Needs) -> Policy:

@@ -33,6 +33,8 @@ class Fragment:
     """How many copies of this fragment run, each with its own groups of environments."""
     devices: int = 1
     """Over how many devices each replica spreads its groups; ALL_DEVICES for as many as there are."""
+    model: int = 1
+    """Over how many devices the wide layers of each copy of the params are cut; `devices` counts copies."""
     cores: int | None = None
     """Processor cores that each replica gets for itself; None: it shares all cores with the others."""
     processes: int | None = None
@@ -134,6 +136,10 @@ class Policy:
             raise TesseraError(
                 f"policy {self.name!r}: fragment {fragment.title} asks for {fragment.replicas} replicas on "
                 f"{fragment.devices} devices: replicas must be at least 1, devices at least 0 (0: all)"
+            )
+        if fragment.model < 1:
+            raise TesseraError(
+                f"policy {self.name!r}: fragment {fragment.title} cuts layers over {fragment.model} devices: at least 1"
             )
         if not 1 <= fragment.runs <= fragment.replicas:
             raise TesseraError(

@@ -23,7 +23,7 @@ def mean_return(reward: jax.Array, over: jax.Array) -> jax.Array:
 
 
 def centred_ranks(score: jax.Array, among: jax.Array) -> jax.Array:
-    """The rank of each score among all of them, from -0.5 for the lowest to 0.5; equal scores share their ranks."""
+    """Where each score stands among all of them, from -0.5 for the lowest to 0.5; equal scores share their ranks."""
     ordered = jnp.sort(among.ravel())
     below = jnp.searchsorted(ordered, score, side="left")
     upto = jnp.searchsorted(ordered, score, side="right")

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from tessera.program.lowering import lowered
 from tessera.program.nodes import (
@@ -28,8 +28,8 @@ from tessera.program.nodes import (
     Send,
     effects,
 )
+from tessera.program.sharding import AXIS, laid_out, partition, placed
 
-AXIS = "devices"
 LARGE = 1 << 16
 """Bytes from which on an array of a host environment is kept on the accelerator that acts on it."""
 CHUNK = 1024
@@ -48,7 +48,7 @@ def compile_program(
 
     What outlives it: persistent slots, reports, and the slots in `wanted`.
     """
-    return _compile(nodes, wanted, mesh)
+    return _compile(laid_out(nodes, mesh), wanted, mesh)
 
 
 def _compile(
@@ -179,7 +179,7 @@ def _segment(
         function = _spread(run, donated, plain, fresh, mesh)
     # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
-    compiled = jax.jit(function, donate_argnums=0)
+    compiled = placed(jax.jit(function, donate_argnums=0), mesh)
     both = lowered(compiled, nodes, fetched, loop) if mesh is None else None
     if both is None:
         return Segment(nodes, compiled, plain, donated, fetched)
@@ -196,15 +196,7 @@ def _spread(
 ) -> Callable[..., Both]:
     inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
     outputs = (inputs[0], {s: partition(s) for s in fresh})
-    return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-
-
-def partition(slot: str) -> PartitionSpec:
-    """How a slot lies over the devices of a replica."""
-    known = SLOTS[slot]
-    if known.layout == "groups":
-        return PartitionSpec(*[None] * known.axis, AXIS)
-    return PartitionSpec(AXIS) if known.layout == "report" else PartitionSpec()
+    return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, axis_names={AXIS}, check_vma=False)
 
 
 def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozenset()) -> Slots:

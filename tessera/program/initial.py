@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from tessera.algorithms.base import Algorithm, Clock, State, Transition
 from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
-from tessera.program.compile import partition
 from tessera.program.exchange import shards_of
 from tessera.program.halves import open_environments
 from tessera.program.keys import derive, root_key
+from tessera.program.sharding import shardings
 from tessera.program.training import Training, acting, over_envs, published
 
 
@@ -105,14 +105,15 @@ def _starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
 
 @cache
 def _compiled_starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
-    where = NamedSharding(mesh, partition("state")) if mesh else None
-    return jax.jit(partial(initial_state, algorithm), out_shardings=where)
+    make = partial(initial_state, algorithm)
+    shapes = jax.eval_shape(make, jax.random.key(0), np.int32(0))
+    return jax.jit(make, out_shardings=shardings(mesh, "state", shapes) if mesh else None)
 
 
 def _shardings(make: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], mesh: Mesh | None) -> Any:
     if mesh is None:
         return None
-    return {slot: NamedSharding(mesh, partition(slot)) for slot in jax.eval_shape(make, *arguments)}
+    return {slot: shardings(mesh, slot, shape) for slot, shape in jax.eval_shape(make, *arguments).items()}
 
 
 def clocks_at(training: Training, update: int) -> dict[str, np.int32]:

@@ -135,20 +135,21 @@ class Training:
         if type(algorithm).ready is not Algorithm.ready:
             begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
         steps = (*self._step_nodes(), *self._record())
-        once = "experience" if s.rounds == 1 else "harvest"
-        unroll: tuple[Node, ...] = (
+        played: tuple[Node, ...] = (
             *begin,
             *self._keys(s.unroll),
             Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
-            Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory")),
         )
+        once = "experience" if s.rounds == 1 else "harvest"
+        digested = Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory"))
         if s.rounds > 1:
-            rounds = Repeat("r", s.rounds, unroll, {"harvest": "harvests"})
-            unroll = (rounds, Op("act", gather, ("harvests",), ("experience",)))
+            played = (Repeat("r", s.rounds, (*played, digested), {"harvest": "harvests"}),)
+            digested = Op("act", gather, ("harvests",), ("experience",))
         return (
             Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
-            *unroll,
+            *played,
             Op("env", partial(total, steps=s.steps), ("tally",), ("report_env",)),
+            digested,
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
             if store.persistent
             else Op("store", lambda e: (store.put((), e),), ("experience",), ("handed",), WIRING),
