@@ -45,6 +45,8 @@ class WorldOptions:
     """Numbers that networks compute in; params stay f32."""
     engine: Literal["serial", "local", "ray"] | None = None
     """Engine: serial (one thread), local (processes) or ray (a cluster); default: local if anything is cut."""
+    mesh: str | None = None
+    """data=4,model=2: copies of the params that each learner has, and devices that share each copy's wide layers."""
 
 
 @dataclass
@@ -373,7 +375,7 @@ def _parse(command: str, arguments: list[str], options: type) -> tuple[WorldOpti
 
 def _placing(world: WorldOptions) -> dict[str, Any]:
     """What `train` and `prepare_plan` want to know of the world besides its name and the policy."""
-    return {key: getattr(world, key) for key in ("envs", "groups", "lag", "precision", "engine")}
+    return {key: getattr(world, key) for key in ("envs", "groups", "lag", "precision", "engine", "mesh")}
 
 
 def _policy(world: WorldOptions) -> Any:

@@ -12,7 +12,7 @@ from tessera.errors import RunFailed, TesseraError
 from tessera.graph.policy import Policy
 from tessera.train import prepare_plan, train
 
-PLACING = ("envs", "groups", "lag", "precision", "engine")
+PLACING = ("envs", "groups", "lag", "precision", "engine", "mesh")
 COLUMNS: dict[str, tuple[str, str]] = {
     "steps/s": ("steps_per_second", ",.0f"),
     "seconds": ("wall_seconds", ".1f"),

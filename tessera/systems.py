@@ -63,8 +63,16 @@ SYSTEMS: dict[str, System] = {
         "q_learning", "central:mode=async", "Mnih et al. 2016",
         "actor-learners without a replay: one-step Sarsa, gradients applied as they come", {"kind": "sarsa"},
     ),
+    "downpour": System(
+        "a2c", "central:mode=async,workers=2,shards=2,model=2,push=2,pull=2", "Dean et al. 2012",
+        "DistBelief: replicas whose layers are cut over devices push to a sharded server and pull from it now and then",
+        {"normalise_advantages": False, "widths": (128, 128)},
+    ),
     "dpg": System("dpg", "", "Lillicrap et al. 2016; Fujimoto et al. 2018", "deterministic policy gradient and replay"),
     "dqn": System("dqn", "", "Mnih et al. 2013, 2015", "deep Q-learning: one player, replay, a target network"),
+    "es": System(
+        "es", "", "Salimans et al. 2017", "evolution strategies: what crosses between workers is a seed and a score",
+    ),
     "gorila": System(
         "dqn", "gorila:actors=2,stores=2,learners=2,shards=2,lag=20", "Nair et al. 2015",
         "actors, replay shards, learners and a sharded server, all at their own pace",

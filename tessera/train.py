@@ -21,7 +21,7 @@ from tessera.envs.base import Environment, is_device
 from tessera.errors import TesseraError
 from tessera.evaluate import Evaluation, Evaluator, make_act
 from tessera.graph.plan import Needs, Plan, choose, make_plan
-from tessera.graph.policy import Policy
+from tessera.graph.policy import Policy, read_mesh
 from tessera.program.training import published
 from tessera.running import EVALUATION_SEED, Run, Watch, known_target
 
@@ -72,6 +72,7 @@ def prepare_plan(
     lag: int | None = None,
     precision: str = "f32",
     engine: str | None = None,
+    mesh: str | None = None,
 ) -> tuple[Algorithm, Environment, Plan]:
     """Bind the algorithm to the environment and plan the run; everything that can be refused early is refused here."""
     made = make_env(env, precision)
@@ -82,13 +83,16 @@ def prepare_plan(
     if policy is None:
         policy, reason = choose(is_device(made), len(available))
     chosen = policies.parse(policy) if isinstance(policy, str) else policy
+    if mesh is not None:
+        chosen = chosen.on_mesh(*read_mesh(mesh))
     if lag is not None:
         chosen = replace(chosen, cuts={**chosen.cuts, "params": replace(chosen.cut("params"), lag=lag)})
     store = bound.store
     batch = getattr(store, "batch", None) if store.persistent else None
     needs = Needs(
-        bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart, bound.together
-    )
+        bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart, bound.together,
+        "" if bound.layerwise == "none" else bound.layerwise,
+    )  # fmt: skip
     usual = bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS)
     count = usual if envs is None else envs
     platform = available[0].platform
@@ -115,6 +119,7 @@ def train(
     checkpoint_every: float = 10.0,
     keep: int = 3,
     engine: str | None = None,
+    mesh: str | None = None,
     evaluate_every: int = 0,
     trace: str | Path | None = None,
     timeout: float = 60.0,
@@ -144,6 +149,8 @@ def train(
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
         engine: serial (one thread), local (processes) or ray (a cluster); None: local if anything is cut, else serial.
+        mesh: "data=4,model=2": copies of the params that each learner has, and devices that share each copy's wide
+            layers; None: as the policy says.
         evaluate_every: updates between greedy evaluations by a process beside training; 0: never.
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
@@ -167,7 +174,7 @@ def train(
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
     use_compilation_cache()
     bound, made, plan = prepare_plan(
-        algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision, engine=engine
+        algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision, engine=engine, mesh=mesh
     )
     updates = planned_updates(bound, plan, steps)
     config = _config(bound, made, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tessera.algorithms.batches import LAYERWISE, SCALINGS, growth
 from tessera.algorithms.checks import check_fields, settled
 from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
 from tessera.envs.base import Spec, Timestep
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, unknown_name
 from tessera.fields import SET_BY_FRAMEWORK
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
@@ -47,6 +48,16 @@ class Algorithm:
 
     spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """The world it is bound to; set by `bind`, not by users."""
+    rate_scaling: str = field(default="none", kw_only=True)
+    """How the learning rate grows with the batch: none, linear or sqrt, by how many more environments there are than
+    --rate-envs. Gradients are averaged over learners, so more learners change the batch by their environments."""
+    rate_envs: int | None = field(default=None, kw_only=True)
+    """Environments that the learning rate is meant for; default: as many as the algorithm has by default."""
+    rate_warmup: float = field(default=0.0, kw_only=True)
+    """Share of the run in which the learning rate rises from what it is unscaled to what it is scaled."""
+    layerwise: str = field(default="none", kw_only=True)
+    """Optimiser whose steps are in proportion to each layer's weights, instead of the algorithm's own: none, lars or
+    lamb."""
     envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """Environments of the whole run, for what differs from one to the next; set by the framework."""
 
@@ -57,6 +68,9 @@ class Algorithm:
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
         check_fields(self)
+        for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
+            if getattr(self, name) not in known:
+                raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)
         if bool(self.world.agents) != self.teams:
             kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
             other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"
@@ -101,9 +115,17 @@ class Algorithm:
         """Whether `absorb` changes the state; if not it is left out of the program."""
         return False
 
+    @property
+    def stepper(self) -> optax.GradientTransformation:
+        """The optimiser that is used: the algorithm's own, unless steps are to be in proportion to layers."""
+        return self.optimizer if self.layerwise == "none" else LAYERWISE[self.layerwise]()
+
     def rate(self, clock: Clock) -> Any:
         """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
         rate: float = settled(getattr(self, "learning_rate", None))
+        if self.rate_scaling != "none":
+            usual = self.rate_envs or min(self.default_envs, self.envs)
+            rate = rate * growth(self.rate_scaling, self.envs / usual, self.rate_warmup, clock.progress)
         return rate * (1.0 - clock.progress) if getattr(self, "anneal", False) else rate
 
     def init(self, key: jax.Array) -> Any:
@@ -112,7 +134,7 @@ class Algorithm:
 
     def start(self, params: Any) -> State:
         """Make the state around params; element-wise, so that it also starts a flat shard."""
-        return State(params, self.optimizer.init(params))
+        return State(params, self.stepper.init(params))
 
     def memory(self, env_id: jax.Array) -> Any:
         """What `act` carries from step to step for one environment; () if nothing."""
@@ -156,7 +178,7 @@ class Algorithm:
 
     def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
         """Take one step, element by element; `norm` is the global norm of the gradients."""
-        steps, optimizer = self.optimizer.update(self.clipped(gradients, norm), state.optimizer, state.params)
+        steps, optimizer = self.stepper.update(self.clipped(gradients, norm), state.optimizer, state.params)
         rate = self.rate(state.clock)
         params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
         return state._replace(params=params, optimizer=optimizer)

@@ -28,6 +28,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("gamma", "gae_lambda", "rms_decay", "epsilon_start", "epsilon_end"), (0, 1)),
     **dict.fromkeys(("epsilon_fraction", "priority_exponent", "importance_exponent", "importance_end"), (0, 1)),
     **dict.fromkeys(("polyak", "ladder_base"), (0, 1)),
+    **dict.fromkeys(("rate_envs", "population"), (1, math.inf)),
+    **dict.fromkeys(("sigma", "weight_decay"), (0, math.inf)),
+    "rate_warmup": (0, 1),
     **dict.fromkeys(("outliers", "ladder_exponent"), (0, math.inf)),
 }
 """Field -> what it may be, in any algorithm that has a field of this name."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from tessera.engines.accrual import Accrual
 from tessera.engines.channels.base import Flow, Link
 from tessera.engines.inbox import Both, Inbox, Versions, make_inbox
 from tessera.engines.routes import Route
@@ -50,6 +51,8 @@ class Port:
         self.stand_in: Callable[[int, int | None], Any] = lambda channel, peer: None
         self._offered: Counter[int] = Counter()
         """Messages of each channel that there were, sent or not."""
+        self._accruals: dict[int, Accrual] = {}
+        """Channels on which several gradients are sent as one."""
         self._sizes: dict[int, int] = {}
         """Bytes of a message of each channel: all are of one size."""
         self._arrived: dict[int, dict[int, Any]] = {}
@@ -70,6 +73,8 @@ class Port:
                 else:
                     self.outgoing[k] = next(iter(links.values()))
                 self.sending[k] = Flow()
+                if channel.stream == "gradients" and channel.every > 1:
+                    self._accruals[k] = Accrual(channel.every)
             if channel.target == fragment:
                 links = {p: link(k, route.lane(p, number)) for p in route.writers(number)}
                 self.inboxes[k] = make_inbox(route, number, links, versions)
@@ -85,6 +90,8 @@ class Port:
         link = self.outgoing.get(channel)
         if link is None and channel in self.inboxes:
             return self.inboxes[channel].send(value)  # type: ignore[union-attr]
+        if link is not None and channel in self._accruals:
+            return self._send_accrued(channel, link, value)
         if link is None or not self._due(channel):  # nobody is linked to this replica, or not yet
             return True
         if not link.room():
@@ -127,6 +134,19 @@ class Port:
             return False
         link.put(value, self.versions.newest)
         self._note_sent(channel, value)
+        return True
+
+    def _send_accrued(self, channel: int, link: Link, value: Any) -> bool:
+        accrual = self._accruals[channel]
+        if not accrual.full:  # else this one is in it, and there was no room when it was
+            accrual.add(value, self.versions.newest)
+        if not accrual.full:
+            return True
+        if not link.room():
+            return False
+        mean, version = accrual.take()
+        link.put(mean, version)
+        self._note_sent(channel, mean)
         return True
 
     def _note_sent(self, channel: int, value: Any) -> None:

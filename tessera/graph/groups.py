@@ -26,6 +26,8 @@ class Needs:
     """Agents that have params of their own; 0: there is one, or they share."""
     together: int = 1
     """Neighbouring environments that no group may part."""
+    layerwise: str = ""
+    """How `apply` looks at whole layers, if it does."""
 
 
 def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:

@@ -80,7 +80,7 @@ class Channel:
     wait: float | None = None
     """Seconds that who is ready waits for others, who are not, before they are acted for without them; None: any."""
     every: int = 1
-    """For params that are not waited for: after how many updates they are sent."""
+    """For params that are not waited for: after how many updates they are sent; for gradients: how many as one."""
     apart: bool = False
     """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
@@ -134,8 +134,10 @@ class Plan:
 
     @property
     def envs_per_update(self) -> Fraction:
-        """Environments whose unrolls one update learns from."""
-        return Fraction(self.envs * self.batches, self.groups * self.learners)
+        """Environments whose unrolls one update learns from; one that is played by twice counts twice."""
+        pushed = self.channel("gradients") if self.solo else None
+        each = 1 if pushed is None else pushed.every
+        return Fraction(self.envs * self.batches * each, self.groups * self.learners)
 
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
@@ -212,6 +214,11 @@ def make_plan(
                 "out evenly: set --groups to a multiple of replicas × devices"
             )
     _check_wait(policy, devices)
+    if needs.layerwise and fragments[policy.home("apply")].sharded:
+        raise TesseraError(
+            f"--layerwise {needs.layerwise} measures whole layers, and policy {policy.name!r} cuts them over "
+            f"{policy.replicas('apply')} shards: use 1 shard"
+        )
     channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
     updates = policy.cuts.get("updates", Cut())
     return Plan(
@@ -335,7 +342,8 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
         found = {"gradients": "scatter", "params": "join"}.get(stream.name, found)
     if stream.name == "actions" and policy.fragments[source].by == "agents":
         found = "agents"
-    rate = stream.rate if cut.every == 1 else f"every {cut.every} updates"
+    counted = "gradients" if stream.name == "gradients" else "updates"
+    rate = stream.rate if cut.every == 1 else f"every {cut.every} {counted}"
     trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
     bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
     servers = policy.replicas("env")
@@ -344,7 +352,7 @@ def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel 
         stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
         _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
         1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
-        wait if stream.name == "timesteps" else None, cut.every if stream.name == "params" else 1,
+        wait if stream.name == "timesteps" else None, cut.every if stream.name in ("params", "gradients") else 1,
         stream.name == "actions" and wait is not None,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.operators import OPERATORS
@@ -80,7 +80,8 @@ class Cut:
     (`experience`). mean or shared: how peers join their `updates`."""
     every: int = 1
     """For `updates`: after how many updates peers exchange them. For async `params` without a bound on lag: after how
-    many gradients (or updates, for `act`) they are sent."""
+    many gradients (or updates, for `act`) they are sent. For async `gradients`: how many are sent as one,
+    their mean."""
     carries: str = "state"
     """For `updates`: what is exchanged: state (params and the optimiser's moments) or params."""
     codec: str = ""
@@ -174,8 +175,12 @@ class Policy:
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
         if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
             raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
-        if cut.every != 1 and stream != "updates" and (stream, cut.mode, cut.lag) != ("params", "async", None):
-            raise TesseraError(f"{where} every {cut.every}: only 'updates', and async 'params' without a bound on lag")
+        loose = ("params", "async", None), ("gradients", "async", None)
+        if cut.every != 1 and stream != "updates" and (stream, cut.mode, cut.lag) not in loose:
+            raise TesseraError(
+                f"{where} every {cut.every}: only 'updates', async 'gradients', and async 'params' without a bound on "
+                "lag"
+            )
         if cut.capacity < 1 or cut.every < 1 or cut.threshold < 0 or cut.carries not in ("state", "params"):
             raise TesseraError(
                 f"{where}: capacity {cut.capacity} and every {cut.every} must be at least 1, threshold "
@@ -203,6 +208,13 @@ class Policy:
         if loose and self.cut("params").mode != "async":
             raise TesseraError(f"policy {self.name!r}: with experience that is not waited for params must be async")
 
+    def on_mesh(self, data: int, model: int) -> Policy:
+        """The same, with each learner on so many copies of the params, each over so many devices."""
+        return replace(
+            self,
+            fragments=tuple(replace(f, devices=data, model=model) if "grad" in f.names else f for f in self.fragments),
+        )
+
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.names)
@@ -214,3 +226,14 @@ class Policy:
     def cut(self, stream: str) -> Cut:
         """The discipline of a stream."""
         return self.cuts.get(stream, Cut())
+
+
+def read_mesh(text: str) -> tuple[int, int]:
+    """Read `data=4,model=2`; data that is not given is as many as there are devices for."""
+    given = {"data": ALL_DEVICES, "model": 1}
+    for pair in text.split(","):
+        name, _, value = pair.strip().partition("=")
+        if name not in given or not value.isdecimal() or int(value) < 1:
+            raise TesseraError(f"--mesh {text}: write data=N,model=M, of which each is at least 1")
+        given[name] = int(value)
+    return given["data"], given["model"]

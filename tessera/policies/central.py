@@ -3,17 +3,29 @@
 from tessera.graph.policy import Cut, Fragment, Policy
 
 
-def policy(workers: int = 2, shards: int = 1, mode: str = "sync", lag: int | None = None) -> Policy:
+def policy(
+    workers: int = 2,
+    shards: int = 1,
+    mode: str = "sync",
+    lag: int | None = None,
+    push: int = 1,
+    pull: int = 1,
+    model: int = 1,
+) -> Policy:
     """Gradients are pushed and params pulled at every minibatch.
 
     Under sync the server waits for all `workers` and applies their mean; under async each gradient by itself, unless it
-    is more than `lag` updates old.
+    is more than `lag` updates old. Under async a worker may `push` the mean of so many gradients at a time, and `pull`
+    params that the server sends after so many of them (DistBelief). Each worker may cut its wide layers over `model`
+    devices.
     """
-    cuts = {"gradients": Cut("async"), "params": Cut("async", lag)} if mode == "async" else {}
+    cuts = {"gradients": Cut(mode, every=push), "params": Cut("async", lag, every=pull)}
+    if mode != "async":  # then all wait for all, and other periods than 1 are refused
+        cuts = {s: Cut(mode, every=n) for s, n in (("gradients", push), ("params", pull)) if mode != "sync" or n != 1}
     return Policy(
         name="central",
-        fragments=(Fragment("env act store grad", replicas=workers), Fragment("apply", replicas=shards)),
-        cuts=cuts or ({} if mode == "sync" else {"gradients": Cut(mode)}),
+        fragments=(Fragment("env act store grad", replicas=workers, model=model), Fragment("apply", replicas=shards)),
+        cuts=cuts,
         summary="workers push gradients to a parameter server, and pull params",
         mirrors="MSRL DP-Central, A3C, DistBelief Downpour",
     )
