@@ -26,11 +26,12 @@ from tessera.engines.fleet import Fleet
 from tessera.engines.making import Engine, make_engine
 from tessera.engines.replica import horizon
 from tessera.engines.reports import Reports
-from tessera.engines.snapshots import with_horizon
+from tessera.engines.snapshots import with_horizon, without_spare_peers
 from tessera.engines.timeline import clear_timelines, merge_timelines
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluate import Evaluation, Evaluator
+from tessera.graph.fewer import same_steps
 from tessera.graph.plan import Plan
 from tessera.guards import stop_if_broken
 from tessera.metrics import Meter, MetricsWriter
@@ -151,7 +152,7 @@ class Run:
         try:
             self._try_begin(engine, found)
         except Interrupted:
-            engine.rebuild()  # type: ignore[union-attr]
+            self._rebuild(engine, found)
             self._begin(engine, found)
 
     def _try_begin(self, engine: Engine, found: int | None) -> None:
@@ -171,7 +172,9 @@ class Run:
         arrays, meta = self.checkpoints.load(found)
         if meta["algorithm"] != self.algorithm.name:
             raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
-        snapshot = read_snapshot(engine.template(), arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
+        like = engine.template()
+        arrays = without_spare_peers(arrays, like)
+        snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
         return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
 
     def _open(self, found: int | None) -> None:
@@ -233,14 +236,23 @@ class Run:
 
     def _go_back(self, engine: Engine) -> None:
         """Go on from the last checkpoint, or from the beginning: a replica was lost that nobody can stand in for."""
-        assert isinstance(engine, Fleet)
         found = self.checkpoints.latest() if self.checkpoints else None
-        engine.rebuild()
+        self._rebuild(engine, found)
         self._begin(engine, found)
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
             self.writer = MetricsWriter(self.folder, resumed_at=self.meter.updates)
+
+    def _rebuild(self, engine: Engine, found: int | None) -> None:
+        """Start all replicas again; there may be fewer of them, and then an update may be worth more or fewer steps."""
+        assert isinstance(engine, Fleet)
+        engine.rebuild()
+        if engine.plan is not self.plan:
+            self.updates = same_steps(self.updates, self.plan, engine.plan, found or 0)
+            self.plan = engine.plan
+            if self.writer is not None and self.folder is not None:
+                write_json(self.folder / "plan.json", self.plan.to_json())
 
     def _give_up(self, engine: Engine, spent: RunFailed) -> None:
         """Save what there is, and say that the run cannot go on."""

@@ -185,7 +185,7 @@ def train(
     )  # fmt: skip
     run = Run(bound, made, plan, config, folder, updates, target_return, make_display(quiet), watch)
     state, summary = run.go(resume)
-    return Result(bound, made, plan, state, summary, run.rows, folder, run.evaluator)
+    return Result(bound, made, run.plan, state, summary, run.rows, folder, run.evaluator)
 
 
 def _check_numbers(steps: int, positive: dict[str, int], others: dict[str, float]) -> None:

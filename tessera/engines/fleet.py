@@ -13,15 +13,17 @@ from tessera.algorithms.base import Algorithm, State
 from tessera.engines.channels.base import Flow
 from tessera.engines.channels.lines import make_lines, place_of
 from tessera.engines.control import FREE, STATES, Control, Job, place_names
-from tessera.engines.crew import Agency, Crew
+from tessera.engines.crew import Agency, Crew, Interrupted
 from tessera.engines.ledger import Ledger
 from tessera.engines.mapping import MapReduce
 from tessera.engines.packing import from_leaves, leaves_of
 from tessera.engines.replica import make_training, wide_numbers
 from tessera.engines.reports import Reports, collect_reports
+from tessera.engines.room import NoRoom
 from tessera.engines.routes import make_routes
 from tessera.engines.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
 from tessera.envs.base import Environment
+from tessera.graph.fewer import same_steps
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
 from tessera.program.agents import own_training
@@ -57,20 +59,9 @@ class Fleet(MapReduce):
         logs: str = "",
     ) -> None:
         """`logs` is a folder for what replicas of other machines print; those of this one print here."""
-        self.plan, self.logs = plan, logs
-        self.training = make_training(plan, algorithm, env)
-        self.routes = make_routes(plan, algorithm)
-        self.shapes = slot_shapes(self.training, plan)
-        server = plan.fragments[plan.home("apply")]
-        shards = shards_of(algorithm, server.replicas) if server.sharded else None
-        self.lines = make_lines(plan, self.routes, self.shapes, shards)
-        x64 = wide_numbers()
-        self._jobs = [
-            Job(plan, algorithm, env, i, r, k, seed, horizon, x64, trace)
-            for k, (i, r, _) in enumerate(place_names(plan))
-        ]
-        deaths = ([0] * len(self._jobs), [0] * len(self._jobs), [0])
-        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note, "deaths": deaths}
+        self.logs, self._x64, self._trace = logs, wide_numbers(), trace
+        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note}
+        self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
         self.lost = 0
@@ -78,8 +69,27 @@ class Fleet(MapReduce):
         self.check()
         self._open(base=0)
 
+    def _prepare(self, plan: Plan, algorithm: Algorithm, env: Environment, seed: int, horizon: int) -> None:
+        """Find all that follows from a plan."""
+        self.plan = plan
+        self.training = make_training(plan, algorithm, env)
+        self.routes = make_routes(plan, algorithm)
+        self.shapes = slot_shapes(self.training, plan)
+        server = plan.fragments[plan.home("apply")]
+        shards = shards_of(algorithm, server.replicas) if server.sharded else None
+        self.lines = make_lines(plan, self.routes, self.shapes, shards)
+        self._jobs = [
+            Job(plan, algorithm, env, i, r, k, seed, horizon, self._x64, self._trace)
+            for k, (i, r, _) in enumerate(place_names(plan))
+        ]
+        self._options["deaths"] = ([0] * len(self._jobs), [0] * len(self._jobs), [0])
+
     def check(self) -> None:
         """Refuse what cannot be run here, before anything starts."""
+
+    def fitting(self) -> Plan:
+        """The plan that there is room for when a run begins again: the same, or one with fewer replicas."""
+        return self.plan
 
     def set_up(self, jobs: list[Job]) -> None:
         """Make what processes share: sets `controls`, `jobs` and `agency`."""
@@ -197,7 +207,17 @@ class Fleet(MapReduce):
         self._note_restarts()
         self.crew.close(quickly=True)
         self.tear_down()
-        self._open(self.base)
+        while True:
+            plan, job = self.fitting(), self._jobs[0]
+            if plan is not self.plan:
+                updates = same_steps(job.horizon, self.plan, plan)
+                self._prepare(plan, job.algorithm, job.env, job.seed, updates)
+            try:
+                self._open(self.base)
+                return
+            except (NoRoom, Interrupted):  # what there was has been lost or taken meanwhile
+                self.crew.close(quickly=True)
+                self.tear_down()
 
     def status(self) -> list[tuple[str, str, int]]:
         """What every replica is doing: title, state, updates made."""

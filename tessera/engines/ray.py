@@ -19,70 +19,44 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tessera.engines.channels.base import Line
 from tessera.engines.channels.remote import Name, Standing
-from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, PRESENCE, Control, Job
+from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, IDLE, PRESENCE, Control, Job
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
+from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, told, told_each
 from tessera.engines.seat import Seat, reduced
 from tessera.engines.tasks import map_on_ray
 from tessera.errors import RunFailed, TesseraError
-from tessera.graph.plan import Placement, Plan, cores
+from tessera.graph.fewer import losses
+from tessera.graph.plan import Plan, cores
 
 PLACE_SECONDS = 10.0
-"""How long Ray may take to find room for a plan."""
+"""How long Ray may take to find room for a plan, before it is looked whether there is any."""
 KNOCK_SECONDS = 5.0
 """How long the head of a cluster may take to answer."""
 START_SECONDS = 60.0
 """How long the process of an actor may take to start."""
 ROOM_SECONDS = 20.0
-"""How long a place for one replica is sought before others are told that there is none."""
+"""How long Ray seeks a place for one replica before others are told that there is none."""
 MEET_SECONDS = 20.0
 """How long peers may take to say how far one that died had come."""
 Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Seat)  # type: ignore[call-overload]
 """The actor, with a thread for each of these beside the one that works."""
 
 
-def asked_of(placed: Placement, number: int) -> dict[str, float]:
-    """Resources that one replica asks for."""
-    cores = float(placed.cores[number]) if placed.cores else 1.0
-    return {"CPU": cores} if placed.platform == "cpu" else {"CPU": cores, "GPU": float(placed.devices * placed.model)}
+def whole_resources() -> list[Resources]:
+    """What each living node has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def check_room(plan: Plan, nodes: list[dict[str, float]]) -> None:
-    """Refuse a plan that no nodes have room for; `nodes` are the resources that each has left."""
-    left = [dict(node) for node in nodes]
-    wanted = [(f"{f.title}/{r}", asked_of(f, r)) for f in plan.fragments for r in range(f.replicas)]
-    for _, asked in sorted(wanted, key=lambda one: -sum(one[1].values())):
-        fits = [node for node in left if all(node.get(kind, 0.0) >= amount for kind, amount in asked.items())]
-        if not fits:
-            shares = ", ".join(
-                f"{f.replicas} × {f.title} with {_resources(asked_of(f, 0))} each" for f in plan.fragments
-            )
-            raise TesseraError(
-                f"the cluster has no room for this plan. Asked: {shares}. Available: {_each(nodes)}. "
-                "Use fewer replicas, add nodes, or wait for other jobs"
-            )
-        for kind, amount in asked.items():
-            fits[0][kind] -= amount
-
-
-def _resources(found: dict[str, float]) -> str:
-    told = [f"{found.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU") if kind == "CPU" or found.get(kind)]
-    return " and ".join(told)
-
-
-def _each(nodes: list[dict[str, float]]) -> str:
-    return "; ".join(f"node {k}: {_resources(node)}" for k, node in enumerate(nodes)) or "no node"
-
-
-def free_resources() -> list[dict[str, float]]:
+def free_resources() -> list[Resources]:
     """What each living node has left."""
     there = ray._private.state.available_resources_per_node()
     living = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
@@ -127,9 +101,9 @@ def _knock(address: str) -> None:
             ) from None
 
 
-def wait_for_room(plan: Plan) -> None:
+def wait_for_room(plan: Plan, seconds: float) -> None:
     """Wait a little for what others, such as a run that has just ended, are giving back; refuse what stays without."""
-    end = time.monotonic() + PLACE_SECONDS / 2
+    end = time.monotonic() + seconds
     while True:
         try:
             return check_room(plan, free_resources())
@@ -147,8 +121,25 @@ class RayEngine(Fleet):
 
     def check(self) -> None:
         """Refuse what the cluster cannot run."""
-        check_room(self.plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-        wait_for_room(self.plan)
+        check_room(self.plan, whole_resources())
+        wait_for_room(self.plan, PLACE_SECONDS / 2)
+
+    def fitting(self) -> Plan:
+        """The plan, with fewer replicas if a node was lost and the others have no room for all."""
+        try:
+            plan = fitted(self.plan, whole_resources())
+            try:
+                wait_for_room(plan, PLACE_SECONDS)  # for what the replicas that have just ended give back
+            except NoRoom:
+                plan = fitted(plan, free_resources())
+        except NoRoom as error:
+            raise RunFailed(f"{error}, and then --resume") from None
+        if plan is not self.plan:
+            self._options["note"](
+                f"the cluster has no longer room for all replicas (available: {told_each(free_resources())}): the run "
+                f"goes on with {losses(self.plan, plan)}"
+            )
+        return plan
 
     def set_up(self, jobs: list[Job]) -> None:
         """Find a place for every replica."""
@@ -180,10 +171,7 @@ class RayAgency:
         self._run = uuid.uuid4().hex[:6]
         bundles = [asked_of(plan.fragments[job.fragment], job.number) for job in jobs]
         self._group = placement_group(bundles, strategy="SPREAD", name=f"tessera {plan.policy} {self._run}")
-        if not self._group.wait(PLACE_SECONDS):
-            remove_placement_group(self._group)
-            check_room(plan, free_resources())  # says what is missing, if that is the cause
-            raise TesseraError(f"Ray found no room for the plan within {PLACE_SECONDS:g} s: is the cluster busy?")
+        self._await_places()
         self._lives = [1] * len(jobs)
         self._handles = {job.place: self._make(job) for job in jobs}
         self._granted: list[dict[int, int]] = [{} for _ in jobs]
@@ -191,6 +179,18 @@ class RayAgency:
         self._first = set(self._handles)
         self._meeting: dict[int, str] = {}
         """Where peers meet, by the place of the first of them."""
+
+    def _await_places(self) -> None:
+        """Wait until Ray has found a place for everyone; a node that is lost may count as living for a while."""
+        end = time.monotonic() + START_SECONDS
+        while not self._group.wait(PLACE_SECONDS):
+            try:
+                check_room(self._plan, free_resources())
+                if time.monotonic() > end:
+                    raise TesseraError(f"Ray found no room for the plan in {START_SECONDS:g} s: is the cluster busy?")
+            except TesseraError:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Give the places back."""
@@ -222,7 +222,10 @@ class RayAgency:
             return None
         first = job.place - job.number
         if first not in self._meeting:
-            self._meeting[first] = ray.get(self._handles[first].address.remote(), timeout=START_SECONDS)
+            try:
+                self._meeting[first] = ray.get(self._handles[first].address.remote(), timeout=START_SECONDS)
+            except RayActorError as error:
+                raise Interrupted(_how(error)) from None
         return self._meeting[first], replicas, job.number
 
     def wait(self, hands: list[RayHand], seconds: float) -> None:
@@ -230,7 +233,7 @@ class RayAgency:
         if hands:
             ray.wait([hand.news for hand in hands], num_returns=1, timeout=seconds, fetch_local=False)
         for hand in hands:
-            if not hand.placed and not hand.told and time.monotonic() > hand.hired + ROOM_SECONDS and not hand.pid:
+            if not hand.placed and not hand.told and not hand.pid and self._homeless(time.monotonic() - hand.hired):
                 hand.told = True
                 self._do_without(hand.job)
         now = [own[PRESENCE] for own in self._words]
@@ -240,13 +243,23 @@ class RayAgency:
             for handle in self._handles.values():
                 handle.grant.remote({}, changed)
 
+    def _homeless(self, seconds: float) -> bool:
+        """Whether one that was hired so long ago and has no process yet will get none: some processes start slowly."""
+        if seconds < ROOM_SECONDS:
+            return False
+        return seconds > START_SECONDS or placement_group_table(self._group)["state"] != "CREATED"
+
     def _do_without(self, job: Job) -> None:
         """No node has room for a replica: others go on if they do not wait for it, and it comes when there is room."""
-        asked = _resources(asked_of(self._plan.fragments[job.fragment], job.number))
-        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {_each(free_resources())})"
-        if not (job.again and self._plan.asynchronous):
+        asked = told(asked_of(self._plan.fragments[job.fragment], job.number))
+        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {told_each(free_resources())})"
+        if not job.again:
             raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
+        if not self._plan.asynchronous:
+            self._note(f"{missing}, and the others wait for it: the run goes back to its last checkpoint")
+            raise Interrupted(missing)
         self._note(f"{missing}: the run goes on with fewer replicas until there is")
+        Control(self._words[job.place]).state = IDLE  # if all others come to wait for it, that is noticed
 
     def ring(self, place: int) -> None:
         """Send a replica the words that are for it, if they are new."""

@@ -145,6 +145,12 @@ def with_horizon(snapshot: Slots, horizon: int) -> Slots:
     return jax.tree.map(leaf, snapshot, is_leaf=lambda x: isinstance(x, Clock))
 
 
+def without_spare_peers(arrays: dict[str, np.ndarray], like: Slots) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays without the states of peers that a plan with fewer replicas does not have."""
+    there = len(like.get("peers", ()))
+    return {name: x for name, x in arrays.items() if not name.startswith("peers/") or int(name.split("/")[1]) < there}
+
+
 def lacks_replay(training: Training, snapshot: Slots) -> bool:
     """Whether a replay was left out of a snapshot, so that it has to be filled again."""
     return training.algorithm.store.persistent and "buffer" not in snapshot

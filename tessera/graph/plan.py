@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -107,6 +107,8 @@ class Plan:
     carries: str = "state"
     unused: tuple[str, ...] = ()
     """Streams between operators that this algorithm has no use for."""
+    origin: tuple[Policy, Needs] | None = field(default=None, compare=False, repr=False)
+    """What it was made from, so that it can be made again with fewer replicas."""
 
     @property
     def envs_per_group(self) -> int:
@@ -165,7 +167,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
-        return asdict(self)
+        found = asdict(replace(self, origin=None))
+        del found["origin"]
+        return found
 
 
 def choose(device_env: bool, devices: int) -> tuple[str, str]:
@@ -237,6 +241,7 @@ def make_plan(
         updates.every,
         updates.carries,
         tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
+        (policy, needs),
     )
 
 

@@ -154,12 +154,56 @@ def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkey
         engine.start()
         engine.advance(4)
         monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+        monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
         monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
         os.kill(engine.processes()["env+act/0"], signal.SIGKILL)
         while not any("goes on with fewer replicas" in note for note in notes):
             engine.advance(4)
         assert "no node has room for replica env+act/0 (asked: 1 CPU; available: node 0:" in notes[-1]
         engine.advance(8)
+    finally:
+        engine.close()
+
+
+def test_if_others_come_to_wait_for_one_that_finds_no_room_the_run_goes_back(monkeypatch):
+    from tessera.engines import ray as engine_module
+
+    notes: list[str] = []
+    engine = opened(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append, timeout=4.0)
+    try:
+        engine.start()
+        engine.advance(4)
+        monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+        monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
+        monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
+        os.kill(engine.processes()["apply/1"], signal.SIGKILL)
+        with pytest.raises(Interrupted):
+            engine.advance(64)
+        assert any("all replicas have waited for each other" in note for note in notes)
+    finally:
+        engine.close()
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_run_that_begins_again_has_as_many_replicas_as_there_is_room_for_and_learns_the_same(monkeypatch):
+    from tessera.engines import ray as engine_module
+
+    notes: list[str] = []
+    engine = opened(ALGORITHMS["a2c"], "multi_learner:learners=2", note=notes.append, precision="f64")
+    try:
+        engine.start()
+        engine.advance(1)
+        saved = jax.device_get(engine.snapshot())
+        monkeypatch.setattr(engine_module, "whole_resources", lambda: [{"CPU": 1.5}])
+        engine.rebuild()
+        assert notes[-1].endswith("the run goes on with 1 of 2 env+act+store+grad+apply")
+        assert len(engine.status()) == engine.plan.fragments[0].replicas == 1
+        engine.restore(saved)
+        engine.advance(test_local.UPDATES - 1)
+        assert_equal(jax.tree.map(np.array, engine.state()), expected("a2c"))
+        monkeypatch.setattr(engine_module, "whole_resources", list)
+        with pytest.raises(RunFailed, match=r"Asked: 1 × .* Available: no node.* then --resume"):
+            engine.rebuild()
     finally:
         engine.close()
 

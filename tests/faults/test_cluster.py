@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -9,9 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from test_faults import wait_until
 
@@ -126,3 +130,77 @@ def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_pa
     assert updates == sorted(set(updates))
     assert max(updates) == saved + 40
     assert [row["env_steps"] for row in rows] == [8 * 16 * update for update in updates]
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[None]:
+    """Somebody else has all CPUs but one of every node."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    others = placement_group([{"CPU": CPUS - 1}] * 3, strategy="STRICT_SPREAD")
+    assert others.wait(20)
+    try:
+        yield
+    finally:
+        remove_placement_group(others)
+
+
+def node_of(nodes: dict[str, Any], pid: int) -> dict[str, Any]:
+    """On which node a process runs."""
+    return next(node for node in nodes["nodes"] if pid in cluster.processes_of(node, ""))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("single_learner_coarse:actors=2", "1 of 2 env+act"),
+        ("multi_learner:learners=3", "2 of 3 env+act+store+grad+apply"),
+    ],
+)
+def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
+    policy, left, nodes, monkeypatch, tmp_path, capfd
+):
+    from tessera.engines import ray as engine_module
+
+    lost: list[dict[str, Any]] = []
+
+    def kill_node(engine: Fleet) -> str:
+        """Kill one, not the head, on which there is a replica of which there are several."""
+        several = [pid for title, pid in engine.processes().items() if title.startswith("env+act")]
+        found = {pid: node_of(nodes, pid) for pid in several}
+        pid = next(pid for pid in several if found[pid] is not nodes["nodes"][0])
+        lost.append(found[pid])
+        (raylet,) = cluster.processes_of(lost[0], "raylet")
+        os.kill(raylet, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30)
+        return "node"
+
+    options: dict[str, Any] = {"steps": 60 * 8 * 16, "seed": 1, "envs": 16, "eval_episodes": 1, "precision": "f64"}
+    algorithm = tessera.A2C(unroll=8, widths=(8,))
+    wanted = tessera.train(algorithm, "gymnax:CartPole-v1", "fused", quiet=True, **options)
+    monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+    monkeypatch.setattr(engine_module, "PLACE_SECONDS", 3.0)
+    chaos = Chaos(monkeypatch, kill_node, times=1, every=20)
+    try:
+        with crowded():
+            found = tessera.train(
+                algorithm, "gymnax:CartPole-v1", policy, engine="ray", run_dir=tmp_path / "run", checkpoint_every=0.0,
+                **options,
+            )  # fmt: skip
+    finally:
+        for node in lost:
+            cluster.end_node(node)
+            nodes["nodes"].remove(node)
+            cluster.grow(nodes, CPUS, MEMORY)
+    assert chaos.killed
+    said = capfd.readouterr()
+    assert f"goes on with {left}" in said.out + said.err
+    replicas = int(left.split()[0])
+    assert found.plan.fragments[0].replicas == replicas
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["fragments"][0]["replicas"] == replicas
+    updates = [json.loads(line)["update"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert updates == sorted(set(updates))
+    assert updates[-1] == 60
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), found.params, wanted.params)
