@@ -212,7 +212,8 @@ class RayAgency:
         group = self._group_of(job)
         if group is not None:
             handle.join.remote(*group)
-        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), before)
+        presences = {k: words[PRESENCE] for k, words in enumerate(self._words)}
+        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), presences, before)
         return RayHand(handle, work, own, job, self._logs)
 
     def _group_of(self, job: Job) -> tuple[str, int, int] | None:

@@ -17,7 +17,7 @@ import ray
 
 from tessera.engines.channels.base import HERE, Line
 from tessera.engines.channels.remote import Here, Name, Parcel, RemoteLink, Standing
-from tessera.engines.control import BY_DRIVER, PRESENCE, Control, Job
+from tessera.engines.control import BY_DRIVER, Control, Job
 from tessera.engines.inbox import Both
 from tessera.engines.packing import Arrays
 from tessera.engines.worker import describe
@@ -58,14 +58,21 @@ class RayDesk:
     """A replica's desk in a Ray actor: the post comes in on another thread."""
 
     def __init__(
-        self, job: Job, lines: dict[Name, Line], handles: dict[int, Any], life: int, words: list[int], grouped: bool
+        self,
+        job: Job,
+        lines: dict[Name, Line],
+        handles: dict[int, Any],
+        life: int,
+        words: list[int],
+        presences: dict[int, int],
+        grouped: bool,
     ) -> None:
         """`grouped` says whether it has joined peers for all-reduces."""
         self.job, self.lines, self.handles, self.life, self.words = job, lines, handles, life, words
         self._grouped = grouped
         self.control = Control(self.words)
         self.control.begin()
-        self.presences: dict[int, int] = {}
+        self.presences = dict(presences)
         self.lives: dict[int, int] = {}
         """From which life on of each place post is taken; a dead one's may still be under way."""
         self._links: dict[Name, RemoteLink] = {}
@@ -187,12 +194,10 @@ class RayDesk:
         self.wake()
 
     def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
-        """Take words that the driver writes, and who takes part."""
+        """Take words that the driver writes, and which others take part; whether it does itself, a replica knows."""
         for k, word in words.items():
             self.words[k] = word
         self.presences |= presences
-        if self.job.place in presences:
-            self.words[PRESENCE] = presences[self.job.place]
         self.wake()
 
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
@@ -261,10 +266,11 @@ class Seat:
         handles: dict[int, Any],
         life: int,
         words: list[int],
+        presences: dict[int, int],
         before: dict[int, dict[Name, Standing]] | None,
     ) -> None:
         """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
-        desk = RayDesk(job, lines, handles, life, words, self._grouped)
+        desk = RayDesk(job, lines, handles, life, words, presences, self._grouped)
         if before is not None:
             desk.adopt(before)
         self._desk = desk

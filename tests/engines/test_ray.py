@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,6 +25,8 @@ from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 
 import tessera
 from tessera import TesseraError, cluster, policies
+from tessera.engines.channels.base import GONE, HERE, REFILLING, Line
+from tessera.engines.control import CONTROL_WORDS, PRESENCE, Job, place_names
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.errors import RunFailed
@@ -215,6 +219,48 @@ def nowhere(make: Any, job: Any) -> Any:
     return Replica.options(num_cpus=10_000).remote()
 
 
+class Actor:
+    """Stands in for an actor's handle, and notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Any, ...]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: self.calls.update({name: arguments}))
+
+
+def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(monkeypatch):
+    from tessera.engines.ray import RayAgency
+    from tessera.engines.seat import RayDesk
+
+    actor, store = Actor(), Actor()
+    bound, made, plan = prepare_plan(
+        ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
+    )
+    jobs = [Job(plan, bound, made, i, r, k, 0, 1, False) for k, (i, r, _) in enumerate(place_names(plan))]
+    line = Line(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
+    words = [[0] * CONTROL_WORDS for _ in jobs]
+    monkeypatch.setattr("tessera.engines.ray.placement_group", lambda *_, **__: Actor())
+    monkeypatch.setattr(RayAgency, "_await_places", lambda agency: None)
+    monkeypatch.setattr(RayAgency, "_make", lambda agency, job: store if job.place else actor)
+    monkeypatch.setattr(RayAgency, "_introduce", lambda agency, place: {})
+    agency = RayAgency(plan, jobs, {(0, 0): line}, words, print, "")
+    words[1][PRESENCE] = GONE
+    agency.hire(replace(jobs[0], again=True))
+    desk = RayDesk(*actor.calls["work"][:-1], grouped=False)
+    desk.link(0, 0).put(line.like, 0)
+    desk.get_credit({((0, 0), 1): 1})
+    assert desk.link(0, 0).room()  # the other store has taken it, and this one is not waited for
+    desk.grant({}, {1: HERE})
+    assert not desk.link(0, 0).room()
+    agency.hire(replace(jobs[1], again=True))
+    back = RayDesk(*store.calls["work"][:-1], grouped=False)
+    assert back.control.presence == GONE
+    back.control.presence = HERE
+    back.grant({}, {1: REFILLING})  # what the driver had heard a moment ago
+    assert back.control.presence == HERE
+
+
 def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
     from talking_envs import Talking
 
@@ -313,7 +359,6 @@ def test_a_second_cluster_is_refused(nodes):
 
 
 def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
-    from tessera.engines.channels.base import HERE, Line
     from tessera.engines.channels.remote import Here, RemoteLink
 
     posted: list[Any] = []
