@@ -2,6 +2,7 @@
 
 python benchmarks/soak.py --minutes 10
 python benchmarks/soak.py --minutes 10 --engine ray     # the object store of Ray as well
+python benchmarks/soak.py --minutes 10 --engine ray --env gymnax:Breakout-MinAtar     # with messages that go through it
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 import tessera
+from tessera import algorithms
 from tessera.engines.fleet import Fleet
 
 LOOK_SECONDS = 5.0
+TELL_SECONDS = 60.0
 CAPACITY = 20_000
+INLINE_BYTES = 90 * 1024
+"""Messages of less travel with a call of Ray's, others through its object store."""
 
 
 class Enough(Exception):
@@ -40,24 +46,42 @@ def stored() -> float:
     return (whole["object_store_memory"] - left.get("object_store_memory", 0.0)) / 2**20
 
 
+def sizes(engine: Fleet) -> str:
+    """How large the messages of every stream are."""
+    found = {}
+    for (channel, _), line in engine.lines.items():
+        found[engine.plan.channels[channel].stream] = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(line.like))
+    through = sum(size >= INLINE_BYTES for size in found.values())
+    told = ", ".join(f"{stream} {size / 1024:,.0f} KB" for stream, size in found.items())
+    return f"messages: {told}; {through} of {len(found)} streams are large enough for an object store"
+
+
 def main() -> None:
     """Run, look every few seconds, print the slopes after the first quarter."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--policy", default="distributed_replay:actors=2,stores=2,mode=async")
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--env", default="gymnax:CartPole-v1")
+    parser.add_argument("--algorithm", default="dqn", help="one that learns from a replay")
     options = parser.parse_args()
     kept = [stored] if options.engine == "ray" else []
-    begun, rows, titles = time.monotonic(), [], ["driver"]
+    begun, rows, titles, told = time.monotonic(), [], ["driver"], [0.0]
     advance = Fleet.advance
 
     def looking(engine: Fleet, count: int, ahead: int = 0) -> Any:
         reports = advance(engine, count, ahead)
         now = time.monotonic() - begun
+        if not rows:
+            print(sizes(engine), flush=True)
         if not rows or now - rows[-1][0] > LOOK_SECONDS:
             processes = sorted(engine.processes().items())
             titles[1:] = [title for title, _ in processes] + ["object store"] * len(kept)
             rows.append([now, resident(os.getpid()), *(resident(pid) for _, pid in processes), *(f() for f in kept)])
+            if now > told[-1] + TELL_SECONDS:
+                told.append(now)
+                figures = ", ".join(f"{title} {mb:.1f}" for title, mb in zip(titles, rows[-1][1:], strict=True))
+                print(f"minute {now / 60:4.1f}, update {engine.done:,}, MB: {figures}", flush=True)
         if now > options.minutes * 60:
             updates.append(engine.done)
             raise Enough
@@ -65,14 +89,15 @@ def main() -> None:
 
     updates: list[int] = []
     Fleet.advance = looking  # type: ignore[method-assign]
-    algorithm = tessera.DQN(prioritised=True, capacity=CAPACITY)
+    algorithm = algorithms.get(options.algorithm)(prioritised=True, capacity=CAPACITY)
     with contextlib.suppress(Enough):
-        tessera.train(
-            algorithm, "gymnax:CartPole-v1", options.policy, engine=options.engine, steps=10**10, seed=1, quiet=True
-        )
+        tessera.train(algorithm, options.env, options.policy, engine=options.engine, steps=10**10, seed=1, quiet=True)
     table = np.asarray(rows)[len(rows) // 4 :]
     inserted = updates[0] * algorithm.unroll * algorithm.default_envs
-    print(f"{options.policy}: {rows[-1][0] / 60:.1f} minutes, {inserted:,} rows through a replay of {CAPACITY:,}")
+    print(
+        f"{options.algorithm} on {options.env}, {options.policy}: {rows[-1][0] / 60:.1f} minutes, {inserted:,} rows "
+        f"through a replay of {CAPACITY:,}"
+    )
     for k, title in enumerate(titles, 1):
         slope = np.polyfit(table[:, 0] / 60, table[:, k], 1)[0]
         print(

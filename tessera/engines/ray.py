@@ -281,7 +281,7 @@ class RayAgency:
             max_restarts=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, job.place),
             runtime_env={"env_vars": variables},
-        ).remote(tuple(sys.path))
+        ).remote(job.title, tuple(sys.path))
 
     def _introduce(self, place: int) -> dict[int, dict[Name, Standing]]:
         """Make a newcomer known to those that it is linked with; they say how far its predecessor had come."""

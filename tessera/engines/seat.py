@@ -241,13 +241,18 @@ class Told(io.TextIOBase):
 class Seat:
     """A Ray actor that holds one replica; each group of its methods has a thread of its own."""
 
-    def __init__(self, paths: tuple[str, ...] = ()) -> None:
+    def __init__(self, title: str = "", paths: tuple[str, ...] = ()) -> None:
         """`paths` are where the driver finds modules, for environments and algorithms that are not installed."""
+        self._title = title
         sys.path.extend(path for path in paths if path not in sys.path)
         self._desk: RayDesk | None = None
         self._open = threading.Event()
         self._grouped = False
         self._apart = ""
+
+    def __repr__(self) -> str:
+        """How Ray's dashboard and its files call it."""
+        return self._title
 
     def join(self, coordinator: str, size: int, number: int) -> None:
         """Join peers for all-reduces: before a job comes, which may use JAX already as it arrives."""

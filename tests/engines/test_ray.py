@@ -82,13 +82,38 @@ def test_replicas_are_spread_over_nodes_and_have_names():
     engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=3")
     try:
         engine.start()
-        found = ray.util.list_named_actors()
-        assert {name.split()[0] for name in found} == {title for title, *_ in engine.status()}
+        titles = {title for title, *_ in engine.status()}
+        assert {name.split()[0] for name in ray.util.list_named_actors()} == titles
+        assert {shown.repr_name for shown in actor_table() if shown.state == shown.ALIVE} == titles
+        groups = [group["name"] for group in ray.util.placement_group_table().values() if group["state"] == "CREATED"]
+        assert [name.split()[:2] for name in groups] == [["tessera", "single_learner_coarse"]]
         there = {node["NodeID"]: node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"]}
         left = ray._private.state.available_resources_per_node()
         assert all(left[node].get("CPU", 0) < there[node] for node in there)  # each of them has some
     finally:
         engine.close()
+
+
+def actor_table() -> list[Any]:
+    """What Ray's dashboard shows of actors: it reads the same table."""
+    from ray._private.state import state
+    from ray.core.generated import gcs_pb2
+
+    return [
+        gcs_pb2.ActorTableData.FromString(one) for one in state._connect_and_get_accessor().get_actor_table(None, None)
+    ]
+
+
+def test_the_dashboard_is_on_loopback_wherever_the_nodes_listen(monkeypatch, tmp_path):
+    commands: list[list[str]] = []
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        cluster.subprocess, "Popen", lambda command, **_: commands.append(command) or SimpleNamespace(pid=os.getpid())
+    )
+    for number in range(2):
+        cluster._start(number, [], "10.0.0.5", 1, 1, tmp_path, tmp_path / "token")
+    assert {"--include-dashboard=true", "--dashboard-host=127.0.0.1"} < set(commands[0])
+    assert not [word for word in commands[1] if "dashboard" in word]  # only the head has one
 
 
 def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
