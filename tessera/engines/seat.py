@@ -153,7 +153,7 @@ class RayDesk:
         """Send a message, and with it what the receiver is owed."""
         what = parcel.ref if isinstance(parcel, Stored) else parcel.open()
         owed = self._take_owed(place)
-        self.handles[place].deliver.remote(self.job.place, self.life, name, number, version, what, owed)
+        self.handles[place].deliver.remote((self.job.place, self.life, name, number, version, owed), what)
 
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
         """Tell a writer how many messages a reader is done with: with the next message to it, if one is likely soon."""
@@ -166,7 +166,7 @@ class RayDesk:
     def _settle(self, place: int) -> None:
         owed = self._take_owed(place)
         if owed:
-            self.handles[place].credit.remote(self.job.place, self.life, owed)
+            self.handles[place].credit.remote((self.job.place, self.life, owed))
 
     def _take_owed(self, place: int) -> Owed:
         with self._owing:
@@ -299,17 +299,17 @@ class Seat:
         return self._desk
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def deliver(
-        self, place: int, life: int, name: Name, number: int, version: int, content: np.ndarray, owed: Owed
-    ) -> None:
-        """Get a message of another replica, and what it is done with."""
+    def deliver(self, label: tuple[int, int, Name, int, int, Owed], content: np.ndarray) -> None:
+        """Get a message of another replica, and what it is done with; Ray takes its time for every argument."""
+        place, life, name, number, version, owed = label
         if self.desk.post(place, life):
             self.desk.get_credit(owed)
             self.desk.get_message(name, number, version, content)
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def credit(self, place: int, life: int, owed: Owed) -> None:
+    def credit(self, label: tuple[int, int, Owed]) -> None:
         """Hear what another replica is done with."""
+        place, life, owed = label
         if self.desk.post(place, life):
             self.desk.get_credit(owed)
 
