@@ -25,7 +25,7 @@ def with_fewer(plan: Plan, index: int) -> Plan | None:
         try:
             made = make_plan(
                 _smaller(policy, index, placed[index].replicas, runs), needs, plan.envs, groups=plan.groups,
-                platform=placed[0].platform, available=max(f.devices for f in placed), reason=plan.reason,
+                platform=placed[0].platform, available=max(f.devices * f.model for f in placed), reason=plan.reason,
                 engine=plan.engine,
             )  # fmt: skip
         except TesseraError:  # groups or agents that cannot be dealt to so many
