@@ -95,11 +95,26 @@ NOTES: dict[str, str] = {
     "dpg": "The policy is a function that gives one action, and learns by the slope of a critic, which learns as DQN "
     "does from a replay, towards slow copies of both. Two critics of which the lower counts, a policy that learns "
     "more seldom, and noise on the target's actions (TD3) are flags.",
+    "downpour": "DistBelief trained networks too large for one machine: each model replica had its layers cut over "
+    "several, computed gradients on its own share of the data, and pushed them, every so many steps and without "
+    "waiting, to a sharded parameter server that it pulled params from every so many steps. Here a replica cuts its "
+    "wide layers over two devices (`--mesh model=2` does that under any policy; on processors they are virtual), sends "
+    "the mean of two gradients at a time (`push`) and gets params after every two that the server applied (`pull`). "
+    "The paper's replicas also apply their own gradients between two pulls; these do not, so that what a gradient "
+    "was computed with is always a version of the server's. What the paper trained with it was supervised; here it is "
+    "the actor-critic of [`a3c`](a3c.md).",
     "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a "
     "target network that is a copy of older params. The paper has one actor with one environment; here 16 are played "
     "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; "
     "with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their "
     "own.",
+    "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the noise "
+    "that earned more. Noise comes from seeds that everybody can draw from again, in antithetic pairs; returns count by "
+    "their ranks. So under `--policy mirrored` workers exchange a seed and a score for each evaluation (24 bytes here, "
+    "with everything), rebuild the same update, and have the same params without ever sending them; a worker that died "
+    "is told them by a peer. In one place, as here, a whole population is one compiled program; larger ones than "
+    "`--envs` are evaluated in rounds (`--population`), so that memory holds copies of the params for `--envs` members "
+    "only. A member scores the mean return of the episodes that end within its unroll.",
     "gorila": "DQN with every part in several copies: actors, replay shards, learners and a parameter server in "
     "shards, none of which waits for another. Learners draw from their shards and send gradients, which the server "
     "applies one by one; gradients of params that are more than 20 updates old are dropped, and so are those whose "
