@@ -108,13 +108,14 @@ NOTES: dict[str, str] = {
     "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; "
     "with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their "
     "own.",
-    "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the noise "
-    "that earned more. Noise comes from seeds that everybody can draw from again, in antithetic pairs; returns count by "
-    "their ranks. So under `--policy mirrored` workers exchange a seed and a score for each evaluation (24 bytes here, "
-    "with everything), rebuild the same update, and have the same params without ever sending them; a worker that died "
-    "is told them by a peer. In one place, as here, a whole population is one compiled program; larger ones than "
-    "`--envs` are evaluated in rounds (`--population`), so that memory holds copies of the params for `--envs` members "
-    "only. A member scores the mean return of the episodes that end within its unroll.",
+    "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the "
+    "noise that earned more. Noise comes from seeds that everybody can draw from again, in antithetic pairs; returns "
+    "count by their ranks. So under `--policy mirrored` workers exchange a seed and a score for each evaluation (17 "
+    "bytes with everything, for 16 evaluations in a message), rebuild the same update, and have the same params and "
+    "never send them; a worker that died is told them by a peer. In one place, as here, a whole population is one "
+    "compiled program; larger ones than `--envs` are evaluated in rounds (`--population`), so that memory holds copies "
+    "of the params for `--envs` members only. A member scores the mean return of the episodes that end within its "
+    "unroll.",
     "gorila": "DQN with every part in several copies: actors, replay shards, learners and a parameter server in "
     "shards, none of which waits for another. Learners draw from their shards and send gradients, which the server "
     "applies one by one; gradients of params that are more than 20 updates old are dropped, and so are those whose "
