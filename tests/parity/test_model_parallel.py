@@ -25,8 +25,8 @@ TASKS: dict[str, tuple[Any, str]] = {
     "cnn": (IMAGES, "gymnax:Breakout-MinAtar"),
 }
 MESHES = ((8, 1), (4, 2), (2, 4), (1, 8))
-QUICK = ((4, 2),)
-"""For images, beside which the others are slow."""
+QUICK = {("mlp", 4, 2), ("mlp", 1, 8), ("cnn", 4, 2)}
+"""Those of all that every test run has time for."""
 
 
 def run(task: str, policy: Policy) -> tuple[Any, Any, int]:
@@ -46,14 +46,14 @@ def run(task: str, policy: Policy) -> tuple[Any, Any, int]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, tuple[Any, int]]:
+def alone() -> dict[str, list[Any]]:
     return {}
 
 
 @pytest.mark.parametrize(
     ("task", "data", "model"),
     [
-        pytest.param(task, *mesh, marks=pytest.mark.slow if task == "cnn" and mesh not in QUICK else ())
+        pytest.param(task, *mesh, marks=() if (task, *mesh) in QUICK else pytest.mark.slow)
         for task in TASKS
         for mesh in MESHES
     ],
@@ -62,11 +62,35 @@ def test_any_mesh_gives_the_params_of_one_device(task, data, model, alone):
     if task not in alone:
         before, params, held = run(task, policies.get("fused", devices=1))
         assert furthest(before, params) > MOVED
-        alone[task] = params, held
+        alone[task] = [params, held]
     expected, whole = alone[task]
     _, params, held = run(task, policies.get("fused", devices=data, model=model))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), params, expected)
     assert held <= whole / model * 1.15  # biases and heads that are not wide lie on every device
+
+
+@pytest.mark.parametrize("policy", ["central:workers=2,model=2", "single_learner_coarse:actors=2"])
+def test_learners_apart_from_others_cut_their_layers_too(policy, alone):
+    if "mlp" not in alone:
+        _, *alone["mlp"] = run("mlp", policies.get("fused", devices=1))
+    chosen = policies.parse(policy)
+    _, params, _ = run("mlp", chosen if "central" in policy else chosen.on_mesh(2, 2))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), params, alone["mlp"][0])
+
+
+def test_a_checkpoint_of_cut_layers_is_whole(tmp_path):
+    options: dict[str, Any] = {"envs": 16, "groups": 8, "seed": 2, "quiet": True, "eval_episodes": 4}
+    small = PPO(unroll=8, epochs=1, minibatches=1, widths=(64,), anneal=False)
+    straight = tessera.train(small, "gymnax:CartPole-v1", "fused:devices=1", steps=8 * 16 * 4, **options)
+    folder = tmp_path / "run"
+    tessera.train(small, "gymnax:CartPole-v1", mesh="data=2,model=4", steps=8 * 16 * 2, run_dir=folder, **options)
+    resumed = tessera.train(
+        small, "gymnax:CartPole-v1", mesh="data=4,model=2", steps=8 * 16 * 4, run_dir=folder, resume=True, **options
+    )
+    assert resumed.summary["updates"] == 4
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), resumed.state.params, straight.state.params
+    )
 
 
 @pytest.mark.parametrize(
