@@ -190,7 +190,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3 --no-checkpoint-replay"
-    flags += " --address 10.0.0.1:6379"
+    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
@@ -204,6 +204,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "envs": 12,
         "groups": 6,
         "lag": 2,
+        "mesh": "data=2,model=2",
         "precision": "bf16",
         "steps": 99,
         "seed": 5,
@@ -303,7 +304,7 @@ def test_systems_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out.splitlines()
     assert set(policies.names()) <= set(shown)
     assert "    [env act store grad apply] × devices" in shown
-    assert "    options: workers=2, shards=1, mode=sync, lag=none" in shown
+    assert "    options: workers=2, shards=1, mode=sync, lag=none, push=1, pull=1, model=1" in shown
     for told in ("    options: ", "    mirrors: "):
         assert sum(line.startswith(told) for line in shown) == len(policies.names())
 

@@ -19,13 +19,11 @@ def policy(
     params that the server sends after so many of them (DistBelief). Each worker may cut its wide layers over `model`
     devices.
     """
-    cuts = {"gradients": Cut(mode, every=push), "params": Cut("async", lag, every=pull)}
-    if mode != "async":  # then all wait for all, and other periods than 1 are refused
-        cuts = {s: Cut(mode, every=n) for s, n in (("gradients", push), ("params", pull)) if mode != "sync" or n != 1}
+    bound = lag if mode == "async" else None
     return Policy(
         name="central",
         fragments=(Fragment("env act store grad", replicas=workers, model=model), Fragment("apply", replicas=shards)),
-        cuts=cuts,
+        cuts={"gradients": Cut(mode, every=push), "params": Cut(mode, bound, every=pull)},
         summary="workers push gradients to a parameter server, and pull params",
         mirrors="MSRL DP-Central, A3C, DistBelief Downpour",
     )
