@@ -92,6 +92,27 @@ def test_reset_earns_nothing_ends_nothing_and_is_valid():
         assert first.valid.all() if masked else first.valid is None
 
 
+@pytest.mark.parametrize("name", ["CartPole-v1", "CartPole-v1?autoreset=same_step"])
+def test_the_first_reset_is_from_the_seed_and_later_ones_begin_new_episodes(name):
+    env = envs.make(name)
+    starts = []
+    for _ in range(2):
+        vector = env.open(np.arange(4).reshape(2, 2), 7)
+        starts.append([vector.reset().observation for _ in range(3)])
+        vector.close()
+    np.testing.assert_array_equal(starts[0], starts[1])
+    first, second, third = starts[0]
+    assert (first != second).any()
+    assert (second != third).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("CartPole-v1", 500), ("gymnax:Pendulum-v1", 200), ("gymnax:CartPole-v1?hide=1,3", 500)]
+)
+def test_time_limits_are_told(name, limit):
+    assert envs.make(name).spec.time_limit == limit
+
+
 def test_final_survives_an_environment_that_reuses_its_array():
     trace = play(envs.make(Reusing), [[0]], 12)
     np.testing.assert_array_equal(trace.final[:, 0, 0, 0], SAME_STEP["final"])
