@@ -212,7 +212,7 @@ class RayAgency:
         group = self._group_of(job)
         if group is not None:
             handle.join.remote(*group)
-        presences = {k: words[PRESENCE] for k, words in enumerate(self._words)}
+        presences = dict(enumerate(self._presences))  # what all were told: of what changes from then on it is told too
         work = handle.work.remote(job, lines, peers, self._lives[place], list(own), presences, before)
         return RayHand(handle, work, own, job, self._logs)
 

@@ -272,6 +272,12 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     agency = RayAgency(plan, jobs, {(0, 0): line}, words, print, "")
     words[1][PRESENCE] = GONE
     agency.hire(replace(jobs[0], again=True))
+    words[1][PRESENCE] = HERE  # it is back before anybody was told that it was gone
+    agency.wait([], 0)
+    assert RayDesk(*actor.calls["work"][:-1], grouped=False).presences[1] == HERE
+    words[1][PRESENCE] = GONE
+    agency.wait([], 0)
+    agency.hire(replace(jobs[0], again=True))
     desk = RayDesk(*actor.calls["work"][:-1], grouped=False)
     desk.link(0, 0).put(line.like, 0)
     desk.get_credit({((0, 0), 1): 1})
