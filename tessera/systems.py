@@ -53,7 +53,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "async_nstep_q": System(
         "q_learning", "central:mode=async", "Mnih et al. 2016",
-        "actor-learners without a replay: n-step Q, gradients applied as they come", {"kind": "n_step", "unroll": 8},
+        "actor-learners without a replay: n-step Q, gradients applied as they come", {"kind": "n_step"},
     ),
     "async_q": System(
         "q_learning", "central:mode=async", "Mnih et al. 2016",
@@ -76,7 +76,7 @@ SYSTEMS: dict[str, System] = {
     "gorila": System(
         "dqn", "gorila:actors=2,stores=2,learners=2,shards=2,lag=20", "Nair et al. 2015",
         "actors, replay shards, learners and a sharded server, all at their own pace",
-        {"double": False, "outliers": 3.0, "batch": 256},  # 128 for each of the two learners
+        {"double": False, "outliers": 3.0, "batch": 256, "max_gradient_norm": 1.0},  # 128 for each learner
     ),
     "gorila_bundled": System(
         "dqn", "gorila:bundled=true,actors=2,shards=2,lag=20", "Nair et al. 2015",

@@ -46,7 +46,7 @@ class QLearning(ExploringAlgorithm):
     next. n_step: all rewards to the end of the unroll, and the best that may follow."""
     unroll: int = 5
     """Steps that each environment plays between updates."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
@@ -54,7 +54,7 @@ class QLearning(ExploringAlgorithm):
     """Discount per step; without a replay values that look further ahead run away more often."""
     rms_decay: float = 0.99
     """How slowly RMSProp forgets squared gradients."""
-    target_period: int = 200
+    target_period: int = 100
     """Gradients between copies of the params to the target network, which all share."""
     max_gradient_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
