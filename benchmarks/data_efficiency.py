@@ -62,8 +62,8 @@ def measure(task: tuple[str, int, int]) -> dict[str, Any]:
     cls, system = find("async_q")
     assert system is not None
     result = train(
-        cls(**system.options, **SETTINGS), env, f"central:mode=async,workers={workers}", envs=ENVS * workers, steps=TASKS[env][1],
-        seed=seed, eval_episodes=50, quiet=True,
+        cls(**system.options, **SETTINGS), env, f"central:mode=async,workers={workers}", envs=ENVS * workers,
+        steps=TASKS[env][1], seed=seed, eval_episodes=50, quiet=True,
     )  # fmt: skip
     rows = [(row["env_steps"], row["train_return_mean"]) for row in result.metrics]
     curve = [(steps, value) for steps, value in rows if not math.isnan(value)]
