@@ -66,6 +66,12 @@ def join(found: dict[str, Any]) -> str:
     return found["address"]
 
 
+def check_address(address: str | None, engine: str | None) -> None:
+    """Refuse the address of a cluster that would not be used."""
+    if address is not None and engine != "ray":
+        raise TesseraError("--address names a Ray cluster, which only --engine ray uses: add that, or leave it out")
+
+
 def prepare(address: str | None) -> str | None:
     """Which cluster a run uses, None for one of its own; to be called before Ray is imported."""
     found = current()

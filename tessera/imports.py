@@ -1,4 +1,4 @@
-"""Importing what users name by path."""
+"""Importing what is named by path: by users, or by ourselves at another time or in another process."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ def import_target(path: str) -> Any:
         public = [name for name in vars(module) if not name.startswith("_")]
         raise unknown_name(f"class in {module_name}", attribute, public)
     return getattr(module, attribute)
+
+
+def import_again(path: str, complaint: str) -> Any:
+    """Import what was written down as `package.module.name` before, by another process maybe."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise TesseraError(f"{complaint} ({error}): is its folder on PYTHONPATH?") from error

@@ -7,7 +7,6 @@ from typing import Any
 
 from tessera import cluster
 from tessera.engines.making import mapping_engine
-from tessera.errors import TesseraError
 
 
 def map_reduce(
@@ -32,8 +31,7 @@ def map_reduce(
         terms: `first` (so many results are enough), `retries` (of an item whose worker was lost), `timeout` (seconds
             after which it counts as lost), `note`; see `tessera.engines.mapping.Terms`.
     """
-    if address is not None and engine != "ray":
-        raise TesseraError("--address names a Ray cluster, which only --engine ray uses: add that, or leave it out")
+    cluster.check_address(address, engine)
     chosen = engine or ("serial" if workers in (None, 1) else "local")
     where = cluster.prepare(address) if chosen == "ray" else None  # before Ray is imported
     return mapping_engine(chosen, where, workers or 1).map_reduce(map, reduce, items, workers=workers, **terms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluate import Evaluation, Evaluator
 from tessera.fields import options_of
+from tessera.imports import import_again
 from tessera.mapping import map_reduce
 from tessera.program.initial import initial_state
 from tessera.program.training import published
@@ -173,13 +173,7 @@ def _environment(name: str, precision: str) -> Environment:
 
 
 def _algorithm(config: dict[str, Any]) -> Algorithm:
-    module, _, name = config["class"].rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise TesseraError(
-            f"the run's algorithm {config['class']} cannot be imported ({error}): is its folder on PYTHONPATH?"
-        ) from error
+    cls = import_again(config["class"], f"the run's algorithm {config['class']} cannot be imported")
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
         raise TesseraError(f"the run's algorithm {config['class']} is not an Algorithm: config.json is damaged")
     names = {f.name for f in options_of(cls)}

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera import __version__, policies, rundir
+from tessera import __version__, cluster, policies, rundir
 from tessera.algorithms.base import Algorithm, State
 from tessera.cache import use_compilation_cache
 from tessera.display import make_display
@@ -161,8 +161,7 @@ def train(
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
     started = time.time() if started is None else started
-    if address is not None and engine != "ray":
-        raise TesseraError("--address names a Ray cluster, which only --engine ray uses: add that, or leave it out")
+    cluster.check_address(address, engine)
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
     _check_numbers(

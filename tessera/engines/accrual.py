@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from tessera.program.exchange import Alone
+from tessera.program.training import squared_sums
 
 
 class Accrual:
@@ -37,7 +38,6 @@ class Accrual:
 
     def take(self) -> tuple[Alone, int]:
         """The mean, and the version of the oldest; then it is empty."""
-        squares = np.stack([np.sum(np.square(x)) for x in self._values])
         mean = jax.tree.unflatten(jax.tree.structure(self._last.values), self._values)
         self._count = 0
-        return self._last._replace(values=mean, squares=squares), self._version
+        return self._last._replace(values=mean, squares=squared_sums(mean)), self._version

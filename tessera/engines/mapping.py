@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import sys
 from collections import deque
@@ -18,6 +17,7 @@ from tessera.engines.packing import Arrays, pack, put_together, take_apart, unpa
 from tessera.engines.replica import wide_numbers
 from tessera.engines.worker import describe
 from tessera.errors import RunFailed, TesseraError
+from tessera.imports import import_again
 
 
 def _warn(line: str) -> None:
@@ -89,13 +89,8 @@ class Call:
 
     def find(self) -> Callable[[Any], Any]:
         """Import the function."""
-        module, _, name = self.name.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise TesseraError(
-                f"a worker cannot import {self.name.replace(':', '.')} ({error}): is its folder on PYTHONPATH?"
-            ) from error
+        path = self.name.replace(":", ".")
+        function = import_again(path, f"a worker cannot import {path}")
         meta, arrays = unpack(self.given)
         args, keywords = put_together(meta["given"], arrays)
         return functools.partial(function, *args, **keywords)

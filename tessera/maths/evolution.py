@@ -33,7 +33,11 @@ def centred_ranks(score: jax.Array, among: jax.Array) -> jax.Array:
 def noise(seed: jax.Array, like: Any) -> Any:
     """Standard normal numbers in the shape of `like`: the same from the same seed, wherever it is."""
     flat, unravel = ravel_pytree(like)
-    return unravel(jax.random.normal(jax.random.wrap_key_data(seed), flat.shape, flat.dtype))
+    return unravel(_drawn(seed, flat))
+
+
+def _drawn(seed: jax.Array, like: jax.Array) -> jax.Array:
+    return jax.random.normal(jax.random.wrap_key_data(seed), like.shape, like.dtype)
 
 
 def weighted_noise(seed: jax.Array, weight: jax.Array, like: Any) -> Any:
@@ -48,8 +52,7 @@ def weighted_noise(seed: jax.Array, weight: jax.Array, like: Any) -> Any:
 
     def add(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         seeds, weights = part
-        drawn = jax.vmap(lambda s: jax.random.normal(jax.random.wrap_key_data(s), flat.shape, flat.dtype))(seeds)
-        return total + weights.astype(flat.dtype) @ drawn, None
+        return total + weights.astype(flat.dtype) @ jax.vmap(lambda s: _drawn(s, flat))(seeds), None
 
     total, _ = jax.lax.scan(add, jnp.zeros_like(flat), (padded(seed), padded(weight)))
     return unravel(total)

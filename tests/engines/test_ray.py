@@ -175,17 +175,13 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
 
 
 def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkeypatch):
-    from tessera.engines import ray as engine_module
 
     notes: list[str] = []
     engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=2,mode=async", note=notes.append)
     try:
         engine.start()
         engine.advance(4)
-        monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
-        monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
-        monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
-        os.kill(engine.processes()["env+act/0"], signal.SIGKILL)
+        kill_where_no_room_is("env+act/0", engine, monkeypatch)
         while not any("goes on with fewer replicas" in note for note in notes):
             engine.advance(4)
         assert "no node has room for replica env+act/0 (asked: 1 CPU; available: node 0:" in notes[-1]
@@ -195,17 +191,13 @@ def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkey
 
 
 def test_if_others_come_to_wait_for_one_that_finds_no_room_the_run_goes_back(monkeypatch):
-    from tessera.engines import ray as engine_module
 
     notes: list[str] = []
     engine = opened(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append, timeout=4.0)
     try:
         engine.start()
         engine.advance(4)
-        monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
-        monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
-        monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
-        os.kill(engine.processes()["apply/1"], signal.SIGKILL)
+        kill_where_no_room_is("apply/1", engine, monkeypatch)
         with pytest.raises(Interrupted):
             engine.advance(64)
         assert any("all replicas have waited for each other" in note for note in notes)
@@ -235,6 +227,16 @@ def test_a_run_that_begins_again_has_as_many_replicas_as_there_is_room_for_and_l
             engine.rebuild()
     finally:
         engine.close()
+
+
+def kill_where_no_room_is(title: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a replica, and let whoever is hired from now on find no node."""
+    from tessera.engines import ray as engine_module
+
+    monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+    monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
+    monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
+    os.kill(engine.processes()[title], signal.SIGKILL)
 
 
 def nowhere(make: Any, job: Any) -> Any:
