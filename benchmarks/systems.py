@@ -152,7 +152,7 @@ NOTES: dict[str, str] = {
     "unrolls, which start from what was remembered when they were played. Rewards are scaled by default: with "
     "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and on "
     "some seeds the policy is lost again.",
-    "q_learning": "What the actor-learners of [`async_q`](async_q.md) run, in one place: 32 environments that explore "
+    "q_learning": "What the actor-learners of [`async_q`](async_q.md) run, in one place: 16 environments that explore "
     "each in its own way make one gradient.",
     "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
     "acts for whichever of them are ready, in one batch on its accelerator; no params travel. That is "

@@ -38,7 +38,7 @@ class QLearning(ExploringAlgorithm):
     """
 
     name: ClassVar[str] = "q_learning"
-    default_envs: ClassVar[int] = 32
+    default_envs: ClassVar[int] = 16
     summary: ClassVar[str] = "Q-learning without a replay: one-step Q, one-step Sarsa or n-step Q, RMSProp"
 
     kind: str = "one_step"
@@ -46,17 +46,17 @@ class QLearning(ExploringAlgorithm):
     next. n_step: all rewards to the end of the unroll, and the best that may follow."""
     unroll: int = 5
     """Steps that each environment plays between updates."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gamma: float = 0.98
-    """Discount per step; without a replay values that look further ahead run away more often."""
+    gamma: float = 0.99
+    """Discount per step."""
     rms_decay: float = 0.99
     """How slowly RMSProp forgets squared gradients."""
-    target_period: int = 100
+    target_period: int = 10
     """Gradients between copies of the params to the target network, which all share."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     exploration: str = "mixture"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
