@@ -141,8 +141,10 @@ class Fleet(MapReduce):
 
     def _grant(self, counted: list[int], wanted: int) -> None:
         for k, control in enumerate(self.controls):
-            control.mark = wanted
-            control.limit = self.granted if k in counted else FREE
+            if k in counted:
+                control.mark, control.limit = wanted, self.granted
+            else:
+                control.limit = FREE
             self.agency.ring(k)
 
     def _reached(self, counted: list[int], wanted: int) -> bool:

@@ -24,14 +24,15 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tessera.engines.channels.base import Line
-from tessera.engines.channels.remote import Name, Standing
+from tessera.engines.channels.letters import Name
+from tessera.engines.channels.remote import Standing
 from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, IDLE, PRESENCE, Control, Job
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
 from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, told, told_each
-from tessera.engines.seat import Seat, reduced
+from tessera.engines.seat import Presence, Seat, reduced
 from tessera.engines.tasks import map_on_ray
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.fewer import losses
@@ -175,7 +176,7 @@ class RayAgency:
         self._lives = [1] * len(jobs)
         self._handles = {job.place: self._make(job) for job in jobs}
         self._granted: list[dict[int, int]] = [{} for _ in jobs]
-        self._presences = [own[PRESENCE] for own in words]
+        self._presences = self._look_who_is_there()
         self._first = set(self._handles)
         self._meeting: dict[int, str] = {}
         """Where peers meet, by the place of the first of them."""
@@ -237,12 +238,15 @@ class RayAgency:
             if not hand.placed and not hand.told and not hand.pid and self._homeless(time.monotonic() - hand.hired):
                 hand.told = True
                 self._do_without(hand.job)
-        now = [own[PRESENCE] for own in self._words]
+        now = self._look_who_is_there()
         changed = {k: now[k] for k in range(len(now)) if now[k] != self._presences[k]}
         if changed:
             self._presences = now
             for handle in self._handles.values():
                 handle.grant.remote({}, changed)
+
+    def _look_who_is_there(self) -> list[Presence]:
+        return [(life, own[PRESENCE]) for life, own in zip(self._lives, self._words, strict=True)]
 
     def _homeless(self, seconds: float) -> bool:
         """Whether one that was hired so long ago and has no process yet will get none: some processes start slowly."""

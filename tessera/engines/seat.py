@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import socket
 import sys
@@ -16,7 +17,8 @@ import numpy as np
 import ray
 
 from tessera.engines.channels.base import HERE, Line
-from tessera.engines.channels.remote import Here, Name, Parcel, RemoteLink, Standing
+from tessera.engines.channels.letters import Letter, Name, Owed, Sender, Stamp, seal, unseal
+from tessera.engines.channels.remote import Here, Parcel, RemoteLink, Standing
 from tessera.engines.control import BY_DRIVER, Control, Job
 from tessera.engines.inbox import Both
 from tessera.engines.packing import Arrays
@@ -31,11 +33,13 @@ INLINE_BYTES = 90 * 1024
 LONGEST_LINE = 4096
 
 SOON_SECONDS = 0.02
-"""Who called somebody so long ago at the most will soon do it again, and may tell then what can wait."""
+"""Who told somebody something so long ago at the most may wait with the next, for there may be more."""
+AGAIN_SECONDS = 0.2
+"""Who sent somebody a message so long ago at the most will soon send another, and may tell then what can wait."""
 
 Said = tuple[dict[str, Any], Arrays]
-Owed = dict[tuple[Name, int], int]
-"""Link and reader -> messages that it is done with."""
+Presence = tuple[int, int]
+"""Which life of a place, and whether that one takes part."""
 
 
 def reduced(channel: Channel) -> bool:
@@ -64,7 +68,7 @@ class RayDesk:
         handles: dict[int, Any],
         life: int,
         words: list[int],
-        presences: dict[int, int],
+        presences: dict[int, Presence],
         grouped: bool,
     ) -> None:
         """`grouped` says whether it has joined peers for all-reduces."""
@@ -84,13 +88,15 @@ class RayDesk:
         self._owing = threading.Lock()
         self._owed: dict[int, Owed] = {}
         """What others have to be told that this replica is done with."""
-        self._called: dict[int, float] = {}
-        """When others were last called."""
+        self._told: dict[int, float] = {}
+        """When others were last sent something."""
+        self._sent: dict[int, float] = {}
+        """When others were last sent a message."""
         for name, line in lines.items():
             self._links[name] = RemoteLink(name, line, job.place, self, self.wake, self._presence)
 
     def _presence(self, place: int) -> int:
-        return self.presences.get(place, HERE)
+        return self.presences[place][1] if place in self.presences else HERE
 
     # What the replica uses.
 
@@ -115,10 +121,19 @@ class RayDesk:
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until that number is another one, or the seconds are over; who is owed something gets it before."""
         for place in list(self._owed):
-            self._settle(place)
+            if not self._sends_soon(place):
+                self._settle(place)
+        if self._owed and seconds > SOON_SECONDS:
+            if self._wait(seen, SOON_SECONDS):
+                return
+            for place in list(self._owed):
+                self._settle(place)
+        self._wait(seen, seconds)
+
+    def _wait(self, seen: int, seconds: float) -> bool:
+        """Whether there is something new before the seconds are over."""
         with self._changed:
-            if self._count == seen:
-                self._changed.wait(seconds)
+            return self._count != seen or self._changed.wait(seconds)
 
     def wake(self) -> None:
         """Make the replica look again."""
@@ -149,39 +164,54 @@ class RayDesk:
         """Make bytes ready to be sent."""
         return Here(content) if content.nbytes < INLINE_BYTES else Stored(ray.put(content))
 
-    def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
+    def deliver(self, place: int, stamp: Stamp, parcel: Parcel) -> None:
         """Send a message, and with it what the receiver is owed."""
-        what = parcel.ref if isinstance(parcel, Stored) else parcel.open()
-        owed = self._take_owed(place)
-        self.handles[place].deliver.remote((self.job.place, self.life, name, number, version, owed), what)
+        letter = self._letter(place, stamp)
+        self._sent[place] = self._told[place]
+        if isinstance(parcel, Stored):
+            self.handles[place].post.remote(seal(letter), parcel.ref)
+        else:
+            self.handles[place].post.remote(seal(letter, parcel.open()))
 
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
         """Tell a writer how many messages a reader is done with: with the next message to it, if one is likely soon."""
         with self._owing:
             self._owed.setdefault(place, {})[name, reader] = taken
-            soon = time.monotonic() < self._called.get(place, 0.0) + SOON_SECONDS
-        if not soon:
+        if not self._sends_soon(place) and time.monotonic() > self._told.get(place, -math.inf) + SOON_SECONDS:
             self._settle(place)
 
     def _settle(self, place: int) -> None:
-        owed = self._take_owed(place)
-        if owed:
-            self.handles[place].credit.remote((self.job.place, self.life, owed))
+        letter = self._letter(place, None)
+        if letter.owed:
+            self.handles[place].post.remote(seal(letter))
 
-    def _take_owed(self, place: int) -> Owed:
+    def _sends_soon(self, place: int) -> bool:
+        """Whether somebody is likely to be sent a message soon, with which it is told what it is owed."""
+        return time.monotonic() < self._sent.get(place, -math.inf) + AGAIN_SECONDS
+
+    def _letter(self, place: int, stamp: Stamp | None) -> Letter:
         with self._owing:
-            self._called[place] = time.monotonic()
-            return self._owed.pop(place, {})
+            self._told[place] = time.monotonic()
+            owed = self._owed.pop(place, {})
+        return Letter(Sender(self.job.place, self.life, self.control.presence), owed, stamp)
 
     # What comes by post, and from the driver.
 
-    def post(self, place: int, life: int) -> bool:
-        """Whether post of somebody is taken."""
-        return life >= self.lives.get(place, 0)
+    def get_post(self, letter: Letter, content: np.ndarray) -> None:
+        """Take a letter, unless who has sent it is dead."""
+        place, life, presence = letter.sender
+        if life < self.lives.get(place, 0):
+            return
+        self._note_presence(place, (life, presence))
+        self.get_credit(letter.owed)
+        if letter.stamp is not None:
+            self._links[letter.stamp.name].take_in(letter.stamp, content)
 
-    def get_message(self, name: Name, number: int, version: int, content: np.ndarray) -> None:
-        """Keep a message."""
-        self._links[name].take_in(number, version, content)
+    def _note_presence(self, place: int, told: Presence) -> None:
+        """Note what is newer, however it came: a later life, or the same one which comes back step by step."""
+        life, presence = self.presences.get(place, (0, HERE))
+        if told[0] > life or (told[0] == life and told[1] < presence):
+            self.presences[place] = told
 
     def get_credit(self, owed: Owed) -> None:
         """Note what readers are done with."""
@@ -193,11 +223,12 @@ class RayDesk:
         self._commands.append((command, arrays))
         self.wake()
 
-    def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
+    def grant(self, words: dict[int, int], presences: dict[int, Presence]) -> None:
         """Take words that the driver writes, and which others take part; whether it does itself, a replica knows."""
         for k, word in words.items():
             self.words[k] = word
-        self.presences |= presences
+        for place, told in presences.items():
+            self._note_presence(place, told)
         self.wake()
 
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
@@ -271,7 +302,7 @@ class Seat:
         handles: dict[int, Any],
         life: int,
         words: list[int],
-        presences: dict[int, int],
+        presences: dict[int, Presence],
         before: dict[int, dict[Name, Standing]] | None,
     ) -> None:
         """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
@@ -299,19 +330,10 @@ class Seat:
         return self._desk
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def deliver(self, label: tuple[int, int, Name, int, int, Owed], content: np.ndarray) -> None:
-        """Get a message of another replica, and what it is done with; Ray takes its time for every argument."""
-        place, life, name, number, version, owed = label
-        if self.desk.post(place, life):
-            self.desk.get_credit(owed)
-            self.desk.get_message(name, number, version, content)
-
-    @ray.method(concurrency_group="post", num_returns=0)
-    def credit(self, label: tuple[int, int, Owed]) -> None:
-        """Hear what another replica is done with."""
-        place, life, owed = label
-        if self.desk.post(place, life):
-            self.desk.get_credit(owed)
+    def post(self, sealed: bytes, stored: np.ndarray | None = None) -> None:
+        """Get a letter of another replica; a large message comes beside it."""
+        letter, inside = unseal(sealed)
+        self.desk.get_post(letter, inside if stored is None else stored)
 
     @ray.method(concurrency_group="post")
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
@@ -324,7 +346,7 @@ class Seat:
         self.desk.command(command, arrays)
 
     @ray.method(concurrency_group="driver", num_returns=0)
-    def grant(self, words: dict[int, int], presences: dict[int, int]) -> None:
+    def grant(self, words: dict[int, int], presences: dict[int, Presence]) -> None:
         """Take words that the driver writes."""
         self.desk.grant(words, presences)
 

@@ -148,14 +148,14 @@ class Worker:
         port, programs = self.replica.port, self.replica.programs
         port.skipped.clear()
         port.stood_in.clear()
+        self.control.presence = REFILLING  # first, so that who sends waits for this replica and then finds room
         skip(port, "experience")
-        self.control.presence = REFILLING
         self._run(programs.start, 0)
         for k, channel in enumerate(self.job.plan.channels):
             if channel.stream == "priorities" and k in port.inboxes:
                 port.stood_in[k, None] = channel.lag
-        skip(port, "priorities")
         self.control.presence = HERE
+        skip(port, "priorities")
         self.replica.take_reports()
 
     def _advance(self) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 import tessera
 from tessera import TesseraError, cluster, policies
 from tessera.engines.channels.base import GONE, HERE, REFILLING, Line
+from tessera.engines.channels.letters import Letter, Sender
 from tessera.engines.control import CONTROL_WORDS, PRESENCE, Job, place_names
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
@@ -276,7 +276,7 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     agency.hire(replace(jobs[0], again=True))
     words[1][PRESENCE] = HERE  # it is back before anybody was told that it was gone
     agency.wait([], 0)
-    assert RayDesk(*actor.calls["work"][:-1], grouped=False).presences[1] == HERE
+    assert RayDesk(*actor.calls["work"][:-1], grouped=False).presences[1][1] == HERE
     words[1][PRESENCE] = GONE
     agency.wait([], 0)
     agency.hire(replace(jobs[0], again=True))
@@ -284,13 +284,19 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     desk.link(0, 0).put(line.like, 0)
     desk.get_credit({((0, 0), 1): 1})
     assert desk.link(0, 0).room()  # the other store has taken it, and this one is not waited for
-    desk.grant({}, {1: HERE})
-    assert not desk.link(0, 0).room()
+    life = desk.presences[1][0]
+    desk.get_post(Letter(Sender(1, life, HERE), {}, None), np.zeros(0, np.uint8))  # the store itself says so first
+    desk.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
+    desk.link(0, 0).put(line.like, 0)
+    desk.get_credit({((0, 0), 1): 2})
+    assert not desk.link(0, 0).room()  # now both are waited for
+    desk.grant({}, {1: (life + 1, GONE)})  # it dies again
+    assert desk.link(0, 0).room()
     agency.hire(replace(jobs[1], again=True))
     back = RayDesk(*store.calls["work"][:-1], grouped=False)
     assert back.control.presence == GONE
     back.control.presence = HERE
-    back.grant({}, {1: REFILLING})  # what the driver had heard a moment ago
+    back.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
     assert back.control.presence == HERE
 
 
@@ -389,41 +395,6 @@ def test_an_address_at_which_nobody_listens_is_refused_at_once(address, words):
 def test_a_second_cluster_is_refused(nodes):
     with pytest.raises(TesseraError, match="is up already"):
         cluster.up(1, cpus=1, memory=128 << 20)
-
-
-def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():
-    from tessera.engines.channels.remote import Here, RemoteLink
-
-    posted: list[Any] = []
-
-    class Post:
-        def parcel(self, content: Any) -> Here:
-            return Here(content)
-
-        def deliver(self, place: int, name: Any, number: int, version: int, parcel: Here) -> None:
-            posted.append((number, version, parcel.open()))
-
-        def credit(self, place: int, name: Any, reader: int, taken: int) -> None:
-            writer.note_taken(reader, taken)
-
-    line = Line(np.zeros(2, np.float32), (1,), 0, capacity=3)
-    woken = threading.Event()
-    writer, reader = (RemoteLink((0, 0), line, me, Post(), woken.set, lambda place: HERE) for me in (0, 1))
-    for k in range(3):
-        assert writer.room()
-        writer.put(np.full(2, k, np.float32), k)
-    assert not writer.room()
-    for number, version, content in reversed(posted):  # calls may overtake each other
-        reader.take_in(number, version, content)
-    reader.take_in(*posted[0])  # and come twice
-    assert reader.waiting(0) == 3
-    for k in range(3):
-        assert reader.peek(0).version == k
-        np.testing.assert_array_equal(reader.peek(0).value, np.full(2, k))
-        reader.release(0)
-    assert writer.room()
-    assert writer.waiting(0) == 0
-    assert len(writer.meet(1).held) <= 4
 
 
 def test_items_are_mapped_by_tasks_and_those_of_a_killed_worker_are_mapped_again(tmp_path):

@@ -24,7 +24,7 @@ from tessera import cluster
 from tessera.engines.fleet import Fleet
 
 ACTOR_CRITIC = tessera.A2C(learning_rate=0.003)
-VALUE_BASED = tessera.DQN(unroll=8, draws=4, batch=64, prioritised=True, n_step=3)
+VALUE_BASED = tessera.DQN(unroll=8, draws=8, batch=64, prioritised=True, n_step=3)
 RUNS: dict[str, tuple[Any, int]] = {
     "single_learner_coarse:actors=2,mode=async": (ACTOR_CRITIC, 300_000),
     "central:workers=2,mode=async": (ACTOR_CRITIC, 300_000),

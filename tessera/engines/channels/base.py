@@ -85,6 +85,8 @@ class Line:
     """Whether only the newest counts."""
     absent: int | None = None
     """From which presence on a reader is not waited for."""
+    needed: bool = False
+    """Whether somebody must get it: while all readers are absent, its sender waits."""
 
     @property
     def slots(self) -> int:

@@ -29,5 +29,6 @@ def make_lines(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards |
                 channel.capacity + channel.lag,
                 channel.kind == "register",
                 NOT_WAITED_FOR.get(channel.stream) if plan.refills else None,
+                channel.stream == "experience",
             )
     return found

@@ -87,6 +87,8 @@ class LocalLink:
         if absent is None:
             return False
         there = [r for r, place in enumerate(self._line.readers) if self._presence(place) < absent]
+        if self._line.needed and not there:
+            return False
         return all(ring.sent - ring.taken(r) < self.capacity for r in there)
 
     def away(self) -> bool:
@@ -133,6 +135,7 @@ class LocalLink:
     def skip(self, reader: int) -> None:
         """Be done with all that a reader has not taken yet."""
         self.ring.skip(reader)
+        self._bell.ring(self._line.writer)
 
     def own(self, value: Any) -> Any:
         """Copy a value that must outlive its message."""

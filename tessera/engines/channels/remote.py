@@ -15,10 +15,8 @@ import jax
 import numpy as np
 
 from tessera.engines.channels.base import HERE, Line, Message
+from tessera.engines.channels.letters import Name, Stamp
 from tessera.engines.channels.shared import Layout
-
-Name = tuple[int, int]
-"""A channel and a lane."""
 
 
 class Parcel(Protocol):
@@ -45,7 +43,7 @@ class Post(Protocol):
     def parcel(self, content: np.ndarray) -> Parcel:
         """Make bytes ready to be sent."""
 
-    def deliver(self, place: int, name: Name, number: int, version: int, parcel: Parcel) -> None:
+    def deliver(self, place: int, stamp: Stamp, parcel: Parcel) -> None:
         """Send a message."""
 
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
@@ -85,6 +83,8 @@ class RemoteLink:
         self._taken = [0] * len(line.readers)
         self._posted = [0] * len(line.readers)
         """Of a register: messages up to the last one that was sent to each reader."""
+        self._first = [0] * len(line.readers)
+        """From which message on each reader gets all: before, it was absent."""
         self._held: dict[int, tuple[Parcel, int]] = {}
         self._early: dict[int, tuple[Parcel, int]] = {}
         """Messages that overtook others."""
@@ -96,8 +96,9 @@ class RemoteLink:
         """Whether one more message may be sent."""
         if self._register:
             return True
-        absent = self.line.absent
-        waited = [r for r, p in enumerate(self.line.readers) if absent is None or self._presence(p) < absent]
+        waited = [r for r in range(len(self.line.readers)) if self._waits_for(r)]
+        if self.line.needed and not waited:
+            return False
         return all(self.sent - self._taken[r] < self.capacity for r in waited)
 
     def away(self) -> bool:
@@ -115,15 +116,19 @@ class RemoteLink:
             self._held[self.sent] = (Here(content) if self._mine else parcel, version)
             self.sent += 1
             for reader in self._others:
-                if not self._register:
-                    self._post.deliver(self.line.readers[reader], self.name, self.sent - 1, version, parcel)
-                elif self._taken[reader] >= self._posted[reader]:
-                    self._send_newest(reader)
+                if self._register:
+                    if self._taken[reader] >= self._posted[reader]:
+                        self._send_newest(reader)
+                elif self._waits_for(reader):
+                    self._deliver(reader, self.sent - 1, version, parcel)
+                else:  # nothing is under way to who is absent, however long it stays so
+                    self._first[reader] = self._taken[reader] = self.sent
             self._prune()
 
     def waiting(self, reader: int) -> int:
         """Messages that a reader has not taken yet."""
-        return self.sent - self._taken[reader]
+        with self._lock:
+            return self.sent - self._taken[reader]
 
     def taken(self, reader: int) -> int:
         """Messages that a reader is done with."""
@@ -131,7 +136,8 @@ class RemoteLink:
 
     def peek(self, reader: int, ahead: int = 0) -> Message:
         """The next message of a reader, or one after it; it must be there."""
-        parcel, version = self._held[self._taken[reader] + ahead]
+        with self._lock:
+            parcel, version = self._held[self._taken[reader] + ahead]
         return Message(self._value(parcel), version)
 
     def release(self, reader: int, count: int = 1) -> None:
@@ -144,7 +150,8 @@ class RemoteLink:
 
     def skip(self, reader: int) -> None:
         """Be done with all that a reader has not taken yet."""
-        self.release(reader, self.sent - self._taken[reader])
+        with self._lock:
+            self.release(reader, self.waiting(reader))
 
     def newest(self) -> Message | None:
         """The newest message, if there ever was one."""
@@ -164,14 +171,17 @@ class RemoteLink:
 
     # What comes by post.
 
-    def take_in(self, number: int, version: int, content: np.ndarray) -> None:
+    def take_in(self, stamp: Stamp, content: np.ndarray) -> None:
         """Keep a message that was sent here."""
+        _, number, version, first = stamp
         with self._lock:
             if self._register:
                 if number >= self.sent:
                     self._held = {number: (Here(content), version)}
                     self.sent = number + 1
             elif number >= self.sent:
+                if first > self.sent:
+                    self._leap(first)
                 self._early[number] = (Here(content), version)
                 while self.sent in self._early:
                     self._held[self.sent] = self._early.pop(self.sent)
@@ -211,25 +221,42 @@ class RemoteLink:
             for r in self._others:
                 there = found.get(self.line.readers[r])
                 self._posted[r] = self._taken[r] = self.sent if self._register else self._taken[r]
-                if there is not None and not self._register:
-                    for number in range(there.sent, self.sent):
-                        if number in self._held:  # the predecessor died before it had sent this to all
-                            parcel, version = self._held[number]
-                            self._post.deliver(self.line.readers[r], self.name, number, version, parcel)
+                if there is not None and not self._register:  # the predecessor died before it had sent this to all
+                    unsent = range(there.sent, self.sent)
+                    self._first[r] = max((n + 1 for n in unsent if n not in self._held), default=0)
+                    self._taken[r] = max(self._taken[r], self._first[r])
+                    for number in range(max(there.sent, self._first[r]), self.sent):
+                        parcel, version = self._held[number]
+                        self._deliver(r, number, version, parcel)
             self._prune()
 
     def _value(self, parcel: Parcel) -> Any:
         return self._structure.unflatten(self._layout.within(parcel.open()))
 
+    def _waits_for(self, reader: int) -> bool:
+        """Whether a reader takes part, so that it gets all and is waited for."""
+        return self.line.absent is None or self._presence(self.line.readers[reader]) < self.line.absent
+
+    def _leap(self, first: int) -> None:
+        """Go on with a later message: those that are here and unread keep their order, as if sent just before it."""
+        by = first - self.sent
+        self._held = {n + by: message for n, message in self._held.items()}
+        self._early = {n: message for n, message in self._early.items() if n >= first}
+        for reader in self._mine:
+            self._taken[reader] += by
+        self.sent = first
+
     def _send_newest(self, reader: int) -> None:
         parcel, version = self._held[self.sent - 1]
         self._posted[reader] = self.sent
-        self._post.deliver(self.line.readers[reader], self.name, self.sent - 1, version, parcel)
+        self._deliver(reader, self.sent - 1, version, parcel)
+
+    def _deliver(self, reader: int, number: int, version: int, parcel: Parcel) -> None:
+        self._post.deliver(self.line.readers[reader], Stamp(self.name, number, version, self._first[reader]), parcel)
 
     def _prune(self) -> None:
         """Forget what nobody needs: all but the last that was taken, and those after it."""
         whose = range(len(self._taken)) if self.line.writer == self._me else self._mine
         first = self.sent - 1 if self._register else min((self._taken[r] for r in whose), default=self.sent) - 1
-        first = max(first, self.sent - self.line.slots)
         for number in [n for n in self._held if n < first]:
             del self._held[number]
