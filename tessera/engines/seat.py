@@ -177,7 +177,9 @@ class RayDesk:
         """Tell a writer how many messages a reader is done with: with the next message to it, if one is likely soon."""
         with self._owing:
             self._owed.setdefault(place, {})[name, reader] = taken
-        if not self._sends_soon(place) and time.monotonic() > self._told.get(place, -math.inf) + SOON_SECONDS:
+        urgent = self.lines[name].register  # only who has told that it got params gets newer ones
+        just_told = time.monotonic() < self._told.get(place, -math.inf) + SOON_SECONDS
+        if not just_told and (urgent or not self._sends_soon(place)):
             self._settle(place)
 
     def _settle(self, place: int) -> None:
