@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -87,6 +88,17 @@ class Line:
     """From which presence on a reader is not waited for."""
     needed: bool = False
     """Whether somebody must get it: while all readers are absent, its sender waits."""
+
+    def waited_for(self, presence: Callable[[int], int]) -> list[int]:
+        """Readers that take part, so that they get all and are waited for."""
+        return [r for r, place in enumerate(self.readers) if self.absent is None or presence(place) < self.absent]
+
+    def room(self, sent: int, taken: Callable[[int], int], presence: Callable[[int], int]) -> bool:
+        """Whether one more message may be sent, by what each reader is done with and who takes part."""
+        waited = self.waited_for(presence)
+        if self.needed and not waited:
+            return False
+        return all(sent - taken(r) < self.capacity for r in waited)
 
     @property
     def slots(self) -> int:

@@ -83,13 +83,7 @@ class LocalLink:
         ring = self.ring
         if ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity:
             return True
-        absent = self._line.absent
-        if absent is None:
-            return False
-        there = [r for r, place in enumerate(self._line.readers) if self._presence(place) < absent]
-        if self._line.needed and not there:
-            return False
-        return all(ring.sent - ring.taken(r) < self.capacity for r in there)
+        return self._line.absent is not None and self._line.room(ring.sent, ring.taken, self._presence)
 
     def away(self) -> bool:
         """Whether its writer does not take part for now."""

@@ -96,10 +96,7 @@ class RemoteLink:
         """Whether one more message may be sent."""
         if self._register:
             return True
-        waited = [r for r in range(len(self.line.readers)) if self._waits_for(r)]
-        if self.line.needed and not waited:
-            return False
-        return all(self.sent - self._taken[r] < self.capacity for r in waited)
+        return self.line.room(self.sent, self._taken.__getitem__, self._presence)
 
     def away(self) -> bool:
         """Whether its writer does not take part for now."""
@@ -115,11 +112,12 @@ class RemoteLink:
         with self._lock:
             self._held[self.sent] = (Here(content) if self._mine else parcel, version)
             self.sent += 1
+            waited = self.line.waited_for(self._presence)
             for reader in self._others:
                 if self._register:
                     if self._taken[reader] >= self._posted[reader]:
                         self._send_newest(reader)
-                elif self._waits_for(reader):
+                elif reader in waited:
                     self._deliver(reader, self.sent - 1, version, parcel)
                 else:  # nothing is under way to who is absent, however long it stays so
                     self._first[reader] = self._taken[reader] = self.sent
@@ -232,10 +230,6 @@ class RemoteLink:
 
     def _value(self, parcel: Parcel) -> Any:
         return self._structure.unflatten(self._layout.within(parcel.open()))
-
-    def _waits_for(self, reader: int) -> bool:
-        """Whether a reader takes part, so that it gets all and is waited for."""
-        return self.line.absent is None or self._presence(self.line.readers[reader]) < self.line.absent
 
     def _leap(self, first: int) -> None:
         """Go on with a later message: those that are here and unread keep their order, as if sent just before it."""
