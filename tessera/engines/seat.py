@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import socket
 import sys
 import threading
-import time
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +16,18 @@ import numpy as np
 import ray
 
 from tessera.engines.channels.base import HERE, Line
-from tessera.engines.channels.letters import Letter, Name, Owed, Sender, Stamp, seal, unseal
-from tessera.engines.channels.remote import Here, Parcel, RemoteLink, Standing
+from tessera.engines.channels.letters import Letter, Name, Owed, Sender, unseal
+from tessera.engines.channels.remote import Parcel, RemoteLink, Standing
 from tessera.engines.control import BY_DRIVER, Control, Job
 from tessera.engines.inbox import Both
+from tessera.engines.outgoing import OFTEN_SECONDS, Outgoing
 from tessera.engines.packing import Arrays
 from tessera.engines.worker import describe
 from tessera.graph.plan import Channel
 
 LISTEN_SECONDS = 0.5
 """How long a question for news is left open, at the most."""
-INLINE_BYTES = 90 * 1024
-"""Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
-
 LONGEST_LINE = 4096
-
-SOON_SECONDS = 0.02
-"""Who told somebody something so long ago at the most may wait with the next, for there may be more."""
-AGAIN_SECONDS = 0.2
-"""Who sent somebody a message so long ago at the most will soon send another, and may tell then what can wait."""
 
 Said = tuple[dict[str, Any], Arrays]
 Presence = tuple[int, int]
@@ -56,6 +48,10 @@ class Stored:
     def open(self) -> np.ndarray:
         """Give the bytes."""
         return ray.get(self.ref)
+
+    def here(self) -> np.ndarray | None:
+        """They are elsewhere."""
+        return None
 
 
 class RayDesk:
@@ -85,15 +81,13 @@ class RayDesk:
         self._commands: deque[Said] = deque()
         self._said: deque[Said] = deque()
         self._spoken = threading.Condition()
-        self._owing = threading.Lock()
-        self._owed: dict[int, Owed] = {}
-        """What others have to be told that this replica is done with."""
-        self._told: dict[int, float] = {}
-        """When others were last sent something."""
-        self._sent: dict[int, float] = {}
-        """When others were last sent a message."""
+        self._answers: deque[bytes] = deque()
+        """Answers to letters, until links are looked at."""
+        self.outgoing = Outgoing(lines, self._links.__getitem__, self._me, self)
+        self._answering = {line.writer for line in lines.values() if line.register and job.place in line.readers}
+        """Who may have something to answer."""
         for name, line in lines.items():
-            self._links[name] = RemoteLink(name, line, job.place, self, self.wake, self._presence)
+            self._links[name] = RemoteLink(name, line, job.place, self.outgoing, self.wake, self._presence)
 
     def _presence(self, place: int) -> int:
         return self.presences[place][1] if place in self.presences else HERE
@@ -120,14 +114,10 @@ class RayDesk:
 
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until that number is another one, or the seconds are over; who is owed something gets it before."""
-        for place in list(self._owed):
-            if not self._sends_soon(place):
-                self._settle(place)
-        if self._owed and seconds > SOON_SECONDS:
-            if self._wait(seen, SOON_SECONDS):
+        if self.outgoing.clear() and seconds > OFTEN_SECONDS:
+            if self._wait(seen, OFTEN_SECONDS):
                 return
-            for place in list(self._owed):
-                self._settle(place)
+            self.outgoing.clear(everything=True)
         self._wait(seen, seconds)
 
     def _wait(self, seen: int, seconds: float) -> bool:
@@ -158,56 +148,53 @@ class RayDesk:
     def close(self) -> None:
         """Be done."""
 
-    # What links send by.
+    # What letters go by.
 
-    def parcel(self, content: np.ndarray) -> Parcel:
-        """Make bytes ready to be sent."""
-        return Here(content) if content.nbytes < INLINE_BYTES else Stored(ray.put(content))
+    def store(self, content: np.ndarray) -> Parcel:
+        """Lay bytes down where others can fetch them."""
+        return Stored(ray.put(content))
 
-    def deliver(self, place: int, stamp: Stamp, parcel: Parcel) -> None:
-        """Send a message, and with it what the receiver is owed."""
-        letter = self._letter(place, stamp)
-        self._sent[place] = self._told[place]
-        if isinstance(parcel, Stored):
-            self.handles[place].post.remote(seal(letter), parcel.ref)
+    def carry(self, place: int, sealed: bytes, beside: list[Parcel]) -> None:
+        """Bring a letter, and what does not fit into it, to a place."""
+        more = [parcel.ref if isinstance(parcel, Stored) else parcel.open() for parcel in beside]
+        handle = self.handles[place]
+        if place in self._answering:
+            handle.post_and_answer.remote(sealed, *more).future().add_done_callback(self._keep_answer)
         else:
-            self.handles[place].post.remote(seal(letter, parcel.open()))
+            handle.post.remote(sealed, *more)
 
-    def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
-        """Tell a writer how many messages a reader is done with: with the next message to it, if one is likely soon."""
-        with self._owing:
-            self._owed.setdefault(place, {})[name, reader] = taken
-        urgent = self.lines[name].register  # only who has told that it got params gets newer ones
-        just_told = time.monotonic() < self._told.get(place, -math.inf) + SOON_SECONDS
-        if not just_told and (urgent or not self._sends_soon(place)):
-            self._settle(place)
+    def _keep_answer(self, answer: Future[bytes]) -> None:
+        """Keep an answer until links are looked at: Ray's own thread, which calls this, must not send anything."""
+        if answer.exception() is None and answer.result():  # else it died, which the driver sees too
+            self._answers.append(answer.result())
+            self.wake()
 
-    def _settle(self, place: int) -> None:
-        letter = self._letter(place, None)
-        if letter.owed:
-            self.handles[place].post.remote(seal(letter))
+    def collect(self) -> None:
+        """Open answers that have come."""
+        while self._answers:
+            self.get_post(*unseal(self._answers.popleft()))
 
-    def _sends_soon(self, place: int) -> bool:
-        """Whether somebody is likely to be sent a message soon, with which it is told what it is owed."""
-        return time.monotonic() < self._sent.get(place, -math.inf) + AGAIN_SECONDS
-
-    def _letter(self, place: int, stamp: Stamp | None) -> Letter:
-        with self._owing:
-            self._told[place] = time.monotonic()
-            owed = self._owed.pop(place, {})
-        return Letter(Sender(self.job.place, self.life, self.control.presence), owed, stamp)
+    def _me(self) -> Sender:
+        return Sender(self.job.place, self.life, self.control.presence)
 
     # What comes by post, and from the driver.
 
-    def get_post(self, letter: Letter, content: np.ndarray) -> None:
+    def get_post(self, letter: Letter, contents: list[np.ndarray]) -> bool:
         """Take a letter, unless who has sent it is dead."""
         place, life, presence = letter.sender
         if life < self.lives.get(place, 0):
-            return
+            return False
         self._note_presence(place, (life, presence))
         self.get_credit(letter.owed)
-        if letter.stamp is not None:
-            self._links[letter.stamp.name].take_in(letter.stamp, content)
+        for stamp, content in zip(letter.stamps, contents, strict=True):
+            self._links[stamp.name].take_in(stamp, content)
+        return True
+
+    def answer_post(self, letter: Letter, contents: list[np.ndarray]) -> bytes:
+        """Take a letter, and give what there is for its sender."""
+        place = letter.sender.place
+        self.outgoing.hear(place)
+        return self.outgoing.answer(place) if self.get_post(letter, contents) else b""
 
     def _note_presence(self, place: int, told: Presence) -> None:
         """Note what is newer, however it came: a later life, or the same one which comes back step by step."""
@@ -332,10 +319,14 @@ class Seat:
         return self._desk
 
     @ray.method(concurrency_group="post", num_returns=0)
-    def post(self, sealed: bytes, stored: np.ndarray | None = None) -> None:
-        """Get a letter of another replica; a large message comes beside it."""
-        letter, inside = unseal(sealed)
-        self.desk.get_post(letter, inside if stored is None else stored)
+    def post(self, sealed: bytes, *beside: np.ndarray) -> None:
+        """Get a letter of another replica; large messages come beside it."""
+        self.desk.get_post(*unseal(sealed, beside))
+
+    @ray.method(concurrency_group="post")
+    def post_and_answer(self, sealed: bytes, *beside: np.ndarray) -> bytes:
+        """Get a letter, and send back what there is for its sender."""
+        return self.desk.answer_post(*unseal(sealed, beside))
 
     @ray.method(concurrency_group="post")
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:

@@ -285,7 +285,7 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     desk.get_credit({((0, 0), 1): 1})
     assert desk.link(0, 0).room()  # the other store has taken it, and this one is not waited for
     life = desk.presences[1][0]
-    desk.get_post(Letter(Sender(1, life, HERE), {}, None), np.zeros(0, np.uint8))  # the store itself says so first
+    desk.get_post(Letter(Sender(1, life, HERE), {}), [])  # the store itself says so first
     desk.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
     desk.link(0, 0).put(line.like, 0)
     desk.get_credit({((0, 0), 1): 2})

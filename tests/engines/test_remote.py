@@ -42,6 +42,14 @@ class Net:
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
         self.under_way.append((place, "note_taken", (reader, taken)))
 
+    def offer(self, place: int, name: Name, reader: int) -> None:
+        message = self.ends[ACTOR].newest_for(reader)
+        if message is not None:
+            self.deliver(place, *message)
+
+    def collect(self) -> None:
+        """Nothing waits until it is looked for."""
+
     def carry(self, backwards: bool = False) -> None:
         """Let everything arrive that is under way."""
         while self.under_way:
@@ -192,16 +200,35 @@ def test_what_a_queue_carries_that_all_wait_for_is_not_lost_with_its_reader():
     assert read(newcomer) == [3]
 
 
+def test_who_reads_a_register_gets_the_newest_once_it_has_got_what_was_sent_before():
+    net = Net(Line(message(0), (STORE, OTHER), ACTOR, capacity=2, register=True))
+    send(net, 0, 1, 2)
+    assert [post[0] for post in net.under_way] == [STORE, OTHER]
+    net.carry()  # the first, that it has come, and then the last
+    for place in (STORE, OTHER):
+        newest = net.ends[place].newest()
+        assert newest is not None
+        assert (float(newest.value[0]), newest.version) == (2, 2)
+    assert net.ends[ACTOR].newest_for(0) is None
+    newcomer = net.replace(STORE)
+    assert newcomer.newest().version == 2
+    send(net, 3)
+    net.carry()
+    assert newcomer.newest().version == net.ends[OTHER].newest().version == 3
+
+
 def test_a_letter_is_what_was_sealed():
-    content = np.arange(128, dtype=np.uint8)
-    letter = Letter(Sender(3, 2, REFILLING), {((1, 0), 2): 5, ((4, 7), 0): 2**40}, Stamp((6, 1), 9, 8, 7))
-    found, inside = unseal(seal(letter, content))
-    assert found == letter
-    np.testing.assert_array_equal(inside, content)
-    owing = letter._replace(stamp=None)
-    found, inside = unseal(seal(owing))
-    assert found == owing
-    assert inside.size == 0
+    contents = [np.arange(128, dtype=np.uint8), np.arange(64, dtype=np.uint8), np.full(192, 7, np.uint8)]
+    stamps = tuple(Stamp((6, k), 9, 8 + k, 7) for k in range(3))
+    letter = Letter(Sender(3, 2, REFILLING), {((1, 0), 2): 5, ((4, 7), 0): 2**40}, stamps)
+    for beside in ([], [1], [0, 2], [0, 1, 2]):
+        sealed = seal(letter, [None if k in beside else content for k, content in enumerate(contents)])
+        found, given = unseal(sealed, [contents[k] for k in beside])
+        assert found == letter
+        for one, content in zip(given, contents, strict=True):
+            np.testing.assert_array_equal(one, content)
+    owing = letter._replace(stamps=())
+    assert unseal(seal(owing)) == (owing, [])
 
 
 def test_a_link_keeps_no_more_messages_than_its_slots_and_in_order():

@@ -88,6 +88,8 @@ class Line:
     """From which presence on a reader is not waited for."""
     needed: bool = False
     """Whether somebody must get it: while all readers are absent, its sender waits."""
+    patient: bool = False
+    """Whether a message may wait a little for something to travel with: nobody waits for it."""
 
     def waited_for(self, presence: Callable[[int], int]) -> list[int]:
         """Readers that take part, so that they get all and are waited for."""

@@ -30,5 +30,6 @@ def make_lines(plan: Plan, routes: list[Route], shapes: Shapes, shards: Shards |
                 channel.kind == "register",
                 NOT_WAITED_FOR.get(channel.stream) if plan.refills else None,
                 channel.stream == "experience",
+                channel.mode == "async" and channel.bound is None,
             )
     return found

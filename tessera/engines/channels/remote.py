@@ -25,6 +25,9 @@ class Parcel(Protocol):
     def open(self) -> np.ndarray:
         """Give the bytes."""
 
+    def here(self) -> np.ndarray | None:
+        """Give them if they are in this process."""
+
 
 @dataclass
 class Here:
@@ -34,6 +37,10 @@ class Here:
 
     def open(self) -> np.ndarray:
         """Give the bytes."""
+        return self.content
+
+    def here(self) -> np.ndarray | None:
+        """Give them."""
         return self.content
 
 
@@ -46,8 +53,14 @@ class Post(Protocol):
     def deliver(self, place: int, stamp: Stamp, parcel: Parcel) -> None:
         """Send a message."""
 
+    def offer(self, place: int, name: Name, reader: int) -> None:
+        """Send the newest of a register, at once or soon: it is then asked for."""
+
     def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
-        """Tell a writer how many messages a reader is done with."""
+        """Tell a writer how many messages a reader is done with, at once or soon."""
+
+    def collect(self) -> None:
+        """Give links what has come for them and waits until they look."""
 
 
 @dataclass
@@ -96,6 +109,7 @@ class RemoteLink:
         """Whether one more message may be sent."""
         if self._register:
             return True
+        self._post.collect()
         return self.line.room(self.sent, self._taken.__getitem__, self._presence)
 
     def away(self) -> bool:
@@ -112,19 +126,18 @@ class RemoteLink:
         with self._lock:
             self._held[self.sent] = (Here(content) if self._mine else parcel, version)
             self.sent += 1
-            waited = self.line.waited_for(self._presence)
-            for reader in self._others:
-                if self._register:
-                    if self._taken[reader] >= self._posted[reader]:
-                        self._send_newest(reader)
-                elif reader in waited:
+            waited = [] if self._register else self.line.waited_for(self._presence)
+            for reader in [] if self._register else self._others:
+                if reader in waited:
                     self._deliver(reader, self.sent - 1, version, parcel)
                 else:  # nothing is under way to who is absent, however long it stays so
                     self._first[reader] = self._taken[reader] = self.sent
             self._prune()
+        self._offer()
 
     def waiting(self, reader: int) -> int:
         """Messages that a reader has not taken yet."""
+        self._post.collect()
         with self._lock:
             return self.sent - self._taken[reader]
 
@@ -153,6 +166,7 @@ class RemoteLink:
 
     def newest(self) -> Message | None:
         """The newest message, if there ever was one."""
+        self._post.collect()
         with self._lock:
             found = self._held.get(self.sent - 1)
         return None if found is None else Message(self._value(found[0]), found[1])
@@ -193,10 +207,18 @@ class RemoteLink:
         """A reader is done with messages; of a register, it has got one, and may get the newest."""
         with self._lock:
             self._taken[reader] = max(self._taken[reader], taken)
-            if self._register and self._posted[reader] < self.sent:
-                self._send_newest(reader)
             self._prune()
+        self._offer()
         self._wake()
+
+    def newest_for(self, reader: int) -> tuple[Stamp, Parcel] | None:
+        """What is sent to a reader of a register now, if it has got what it was sent before, and there is more."""
+        with self._lock:
+            if not self._lacks(reader):
+                return None
+            parcel, version = self._held[self.sent - 1]
+            self._posted[reader] = self.sent
+            return Stamp(self.name, self.sent - 1, version, 0), parcel
 
     def meet(self, place: int) -> Standing:
         """Somebody new is at the other end: what this one knows, which the newcomer will know too."""
@@ -240,10 +262,14 @@ class RemoteLink:
             self._taken[reader] += by
         self.sent = first
 
-    def _send_newest(self, reader: int) -> None:
-        parcel, version = self._held[self.sent - 1]
-        self._posted[reader] = self.sent
-        self._deliver(reader, self.sent - 1, version, parcel)
+    def _lacks(self, reader: int) -> bool:
+        return self._taken[reader] >= self._posted[reader] and self._posted[reader] < self.sent
+
+    def _offer(self) -> None:
+        """Send what is new in a register; not while this link is locked, for that of another may be asked for too."""
+        for reader in self._others if self._register else []:
+            if self._lacks(reader):
+                self._post.offer(self.line.readers[reader], self.name, reader)
 
     def _deliver(self, reader: int, number: int, version: int, parcel: Parcel) -> None:
         self._post.deliver(self.line.readers[reader], Stamp(self.name, number, version, self._first[reader]), parcel)
