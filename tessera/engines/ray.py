@@ -31,8 +31,8 @@ from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
-from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, told, told_each
-from tessera.engines.seat import Presence, Seat, reduced
+from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, reduced, shared_out, told, told_each
+from tessera.engines.seat import Presence, Seat
 from tessera.engines.tasks import map_on_ray
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.fewer import losses
@@ -122,6 +122,7 @@ class RayEngine(Fleet):
 
     def check(self) -> None:
         """Refuse what the cluster cannot run."""
+        self.plan = shared_out(self.plan, whole_resources())
         check_room(self.plan, whole_resources())
         wait_for_room(self.plan, PLACE_SECONDS / 2)
 
@@ -170,7 +171,7 @@ class RayAgency:
         """`note` tells the user something; `logs` is a folder for what replicas print, empty if nobody wants it."""
         self._plan, self._lines, self._words, self._note, self._logs = plan, lines, words, note, logs
         self._run = uuid.uuid4().hex[:6]
-        bundles = [asked_of(plan.fragments[job.fragment], job.number) for job in jobs]
+        bundles = [asked_of(plan, job.fragment, job.number) for job in jobs]
         self._group = placement_group(bundles, strategy="SPREAD", name=f"tessera {plan.policy} {self._run}")
         self._await_places()
         self._lives = [1] * len(jobs)
@@ -256,7 +257,7 @@ class RayAgency:
 
     def _do_without(self, job: Job) -> None:
         """No node has room for a replica: others go on if they do not wait for it, and it comes when there is room."""
-        asked = told(asked_of(self._plan.fragments[job.fragment], job.number))
+        asked = told(asked_of(self._plan, job.fragment, job.number))
         missing = f"no node has room for replica {job.title} (asked: {asked}; available: {told_each(free_resources())})"
         if not job.again:
             raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
@@ -275,7 +276,7 @@ class RayAgency:
 
     def _make(self, job: Job) -> Any:
         placed = self._plan.fragments[job.fragment]
-        asked = asked_of(placed, job.number)
+        asked = asked_of(self._plan, job.fragment, job.number)
         variables = wanted_environment(replace(placed, threads=max(1, int(asked["CPU"]))))
         variables |= {name: os.environ[name] for name in ("TESSERA_CACHE",) if name in os.environ}
         return Replica.options(

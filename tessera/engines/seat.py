@@ -22,8 +22,8 @@ from tessera.engines.control import BY_DRIVER, Control, Job
 from tessera.engines.inbox import Both
 from tessera.engines.outgoing import OFTEN_SECONDS, Outgoing
 from tessera.engines.packing import Arrays
+from tessera.engines.room import reduced
 from tessera.engines.worker import describe
-from tessera.graph.plan import Channel
 
 LISTEN_SECONDS = 0.5
 """How long a question for news is left open, at the most."""
@@ -32,11 +32,6 @@ LONGEST_LINE = 4096
 Said = tuple[dict[str, Any], Arrays]
 Presence = tuple[int, int]
 """Which life of a place, and whether that one takes part."""
-
-
-def reduced(channel: Channel) -> bool:
-    """Whether a channel is an all-reduce in which every peer waits for all: jax.distributed does that."""
-    return (channel.kind, channel.mode, channel.route) == ("collective", "sync", "mean")
 
 
 @dataclass

@@ -31,7 +31,7 @@ def with_fewer(plan: Plan, index: int) -> Plan | None:
         except TesseraError:  # groups or agents that cannot be dealt to so many
             continue
         if needs.batch is None or made.batches == plan.batches:
-            return made
+            return replace(made, sharing=plan.sharing)
     return None
 
 

@@ -107,6 +107,8 @@ class Plan:
     carries: str = "state"
     unused: tuple[str, ...] = ()
     """Streams between operators that this algorithm has no use for."""
+    sharing: int = 1
+    """How many replicas share one accelerator of a cluster."""
     origin: tuple[Policy, Needs] | None = field(default=None, compare=False, repr=False)
     """What it was made from, so that it can be made again with fewer replicas."""
 
@@ -241,7 +243,7 @@ def make_plan(
         updates.every,
         updates.carries,
         tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
-        (policy, needs),
+        origin=(policy, needs),
     )
 
 

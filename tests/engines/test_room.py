@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.engines.room import NoRoom, check_room, fitted
+from tessera.engines.room import NoRoom, check_room, fitted, shared_out
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
 
 NEEDS = Needs("ppo", "cartpole", device_env=True, batch=None, priorities=False, absorbs=False)
 
 
-def planned(*fragments: Fragment) -> Plan:
-    return make_plan(Policy("p", fragments), NEEDS, 16, engine="ray")
+def planned(*fragments: Fragment, platform: str = "cpu") -> Plan:
+    return make_plan(Policy("p", fragments), NEEDS, 16, engine="ray", platform=platform)
 
 
 def cpus(*numbers: float) -> list[dict[str, float]]:
@@ -54,3 +54,20 @@ def test_if_not_even_one_of_each_fits_that_is_said_with_asked_and_available():
         fitted(plan, cpus(1, 0))
     with pytest.raises(NoRoom, match="Available: no node"):
         check_room(plan, [])
+
+
+def test_replicas_share_accelerators_if_there_is_not_one_for_each():
+    plan = planned(Fragment("env act", 6), Fragment("store grad apply"), platform="gpu")
+    with pytest.raises(NoRoom, match=r"6 × env\+act with 1 CPU and 1 GPU each.*node 0: 8 CPU and 1 GPU"):
+        check_room(plan, [{"CPU": 8, "GPU": 1}])
+    for nodes in ([{"CPU": 8, "GPU": 1}], [{"CPU": 8, "GPU": 2}], [{"CPU": 4, "GPU": 1}] * 2 + [{"CPU": 2}]):
+        shared = shared_out(plan, nodes)
+        check_room(shared, nodes)
+        assert replicas(fitted(shared, nodes[:1]))[1] == 1
+    assert shared_out(plan, [{"CPU": 8, "GPU": 8}]) is plan
+    assert shared_out(plan, [{"CPU": 8}]) is plan  # refused then, with asked and available
+
+
+def test_learners_that_all_reduce_do_not_share_accelerators():
+    plan = planned(Fragment("env act store grad apply", 2), platform="gpu")
+    assert shared_out(plan, [{"CPU": 8, "GPU": 1}]) is plan
