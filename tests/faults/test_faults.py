@@ -96,8 +96,8 @@ class Killer:
 def test_a_replica_that_is_killed_is_noticed_and_replaced_and_the_task_is_solved(policy, title, monkeypatch):
     killer = Killer(monkeypatch, title, times=2)
     result = tessera.train(
-        CARTPOLE, "gymnax:CartPole-v1", policy, steps=300_000, seed=1, envs=32, eval_episodes=20, quiet=True
-    )
+        CARTPOLE, "gymnax:CartPole-v1", policy, steps=300_000, seed=1, envs=32, eval_episodes=20
+    )  # not quietly: if it fails, what was noted tells why
     assert len(killer.killed) == 2
     assert max(killer.noticed) < 2.0
     assert result.summary["restarts"] == 2
