@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -72,7 +72,6 @@ class Outgoing:
         """What others have to be told that this replica is done with."""
         self._told: Owed = {}
         """What they were told."""
-        self._messages: dict[int, list[tuple[Stamp, Parcel]]] = {}
         self._offers: dict[int, dict[tuple[Name, int], float]] = {}
         """Registers of which readers may get the newest, since when."""
         places = {place for line in lines.values() for place in line.places}
@@ -87,9 +86,7 @@ class Outgoing:
 
     def deliver(self, place: int, stamp: Stamp, parcel: Parcel) -> None:
         """Send a message, and with it all that its receiver waits for or is owed."""
-        with self._lock:
-            self._messages.setdefault(place, []).append((stamp, parcel))
-        self._settle(place)
+        self._settle(place, (stamp, parcel))
 
     def offer(self, place: int, name: Name, reader: int) -> None:
         """Send the newest of a register: with the answer to the receiver's next letter, if that is likely soon."""
@@ -150,26 +147,25 @@ class Outgoing:
             for name, reader in owed
         )
 
-    def _settle(self, place: int) -> None:
-        """Send all that there is for somebody."""
-        letter = self._write(place)
+    def _settle(self, place: int, *messages: tuple[Stamp, Parcel]) -> None:
+        """Send messages to somebody, and all else that there is for it."""
+        letter = self._write(place, *messages)
         if letter is not None:
             self._carrier.carry(place, *letter)
 
-    def _write(self, place: int) -> tuple[bytes, list[Parcel]] | None:
-        """All that there is for somebody, sealed, and what does not fit into the letter."""
+    def _write(self, place: int, *given: tuple[Stamp, Parcel]) -> tuple[bytes, list[Parcel]] | None:
+        """Messages to somebody and all else that there is for it, sealed, and what does not fit into the letter."""
         with self._lock:
-            messages, owed = self._messages.pop(place, []), self._owed.pop(place, {})
-            offers = self._offers.pop(place, {})
+            owed, offers = self._owed.pop(place, {}), self._offers.pop(place, {})
             self._told |= owed
         newest = [self._link(name).newest_for(reader) for name, reader in offers]
-        messages += [message for message in newest if message is not None]
+        messages = [*given, *(message for message in newest if message is not None)]
         if not messages and not owed:
             return None
         if messages:
             self._sent[place].note(self._clock())
         inside: list[np.ndarray | None] = []
-        beside: list[Any] = []
+        beside: list[Parcel] = []
         size = 0
         for _, parcel in messages:
             content = parcel.here()

@@ -122,8 +122,9 @@ class RayEngine(Fleet):
 
     def check(self) -> None:
         """Refuse what the cluster cannot run."""
-        self.plan = shared_out(self.plan, whole_resources())
-        check_room(self.plan, whole_resources())
+        nodes = whole_resources()
+        self.plan = shared_out(self.plan, nodes)
+        check_room(self.plan, nodes)
         wait_for_room(self.plan, PLACE_SECONDS / 2)
 
     def fitting(self) -> Plan:

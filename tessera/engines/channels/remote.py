@@ -126,12 +126,8 @@ class RemoteLink:
         with self._lock:
             self._held[self.sent] = (Here(content) if self._mine else parcel, version)
             self.sent += 1
-            waited = [] if self._register else self.line.waited_for(self._presence)
-            for reader in [] if self._register else self._others:
-                if reader in waited:
-                    self._deliver(reader, self.sent - 1, version, parcel)
-                else:  # nothing is under way to who is absent, however long it stays so
-                    self._first[reader] = self._taken[reader] = self.sent
+            if not self._register:
+                self._deliver_to_others(version, parcel)
             self._prune()
         self._offer()
 
@@ -270,6 +266,14 @@ class RemoteLink:
         for reader in self._others if self._register else []:
             if self._lacks(reader):
                 self._post.offer(self.line.readers[reader], self.name, reader)
+
+    def _deliver_to_others(self, version: int, parcel: Parcel) -> None:
+        waited = self.line.waited_for(self._presence)
+        for reader in self._others:
+            if reader in waited:
+                self._deliver(reader, self.sent - 1, version, parcel)
+            else:  # nothing is under way to who is absent, however long it stays so
+                self._first[reader] = self._taken[reader] = self.sent
 
     def _deliver(self, reader: int, number: int, version: int, parcel: Parcel) -> None:
         self._post.deliver(self.line.readers[reader], Stamp(self.name, number, version, self._first[reader]), parcel)
