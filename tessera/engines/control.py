@@ -23,6 +23,8 @@ CONTROL_WORDS = 16
 """Words of 64 bits for each replica."""
 PRESENCE = 8
 """Which of them says whether it takes part, where others need not wait for it."""
+LIFE = 10
+"""Which of them says how many have been at its place, where others do not learn that otherwise."""
 BY_DRIVER = (0, 1, 6)
 """Which of them only the driver writes."""
 

@@ -29,6 +29,7 @@ from tessera.engines.channels.remote import Standing
 from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, IDLE, PRESENCE, Control, Job
 from tessera.engines.crew import Interrupted
 from tessera.engines.fleet import Fleet
+from tessera.engines.neighbours import Neighbours
 from tessera.engines.packing import Arrays
 from tessera.engines.pool import wanted_environment
 from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, reduced, shared_out, told, told_each
@@ -40,6 +41,8 @@ from tessera.graph.plan import Plan, cores
 
 PLACE_SECONDS = 10.0
 """How long Ray may take to find room for a plan, before it is looked whether there is any."""
+STRATEGY = "SPREAD"
+"""How Ray places replicas: over all nodes."""
 KNOCK_SECONDS = 5.0
 """How long the head of a cluster may take to answer."""
 START_SECONDS = 60.0
@@ -173,10 +176,12 @@ class RayAgency:
         self._plan, self._lines, self._words, self._note, self._logs = plan, lines, words, note, logs
         self._run = uuid.uuid4().hex[:6]
         bundles = [asked_of(plan, job.fragment, job.number) for job in jobs]
-        self._group = placement_group(bundles, strategy="SPREAD", name=f"tessera {plan.policy} {self._run}")
+        self._group = placement_group(bundles, strategy=STRATEGY, name=f"tessera {plan.policy} {self._run}")
         self._await_places()
         self._lives = [1] * len(jobs)
         self._handles = {job.place: self._make(job) for job in jobs}
+        self._neighbours = Neighbours(plan, lines, self._nodes())
+        self._neighbours.open(self._handles, START_SECONDS)
         self._granted: list[dict[int, int]] = [{} for _ in jobs]
         self._presences = self._look_who_is_there()
         self._first = set(self._handles)
@@ -194,6 +199,11 @@ class RayAgency:
             except TesseraError:
                 self.close()
                 raise
+
+    def _nodes(self) -> list[str]:
+        """The node of every place; "" while Ray seeks another for it."""
+        nodes = placement_group_table(self._group)["bundles_to_node_id"]
+        return [nodes.get(place, "") for place in range(len(self._words))]
 
     def close(self) -> None:
         """Give the places back."""
@@ -216,7 +226,8 @@ class RayAgency:
         if group is not None:
             handle.join.remote(*group)
         presences = dict(enumerate(self._presences))  # what all were told: of what changes from then on it is told too
-        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), presences, before)
+        wiring = self._neighbours.wiring(place)
+        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), presences, wiring, before)
         return RayHand(handle, work, own, job, self._logs)
 
     def _group_of(self, job: Job) -> tuple[str, int, int] | None:
@@ -295,9 +306,13 @@ class RayAgency:
         handle, life = self._handles[place], self._lives[place]
         asked = {p: self._handles[p].meet.remote(place, handle, life) for p in peers}
         try:
-            return dict(zip(asked, ray.get(list(asked.values()), timeout=MEET_SECONDS), strict=True))
+            found = dict(zip(asked, ray.get(list(asked.values()), timeout=MEET_SECONDS), strict=True))
+            admitted = self._neighbours.admit(place, self._nodes()[place], self._handles, MEET_SECONDS)
         except RayError:
             raise Interrupted("it died together with one that it was linked with") from None
+        if not admitted:
+            raise Interrupted("its node was lost, and what it shared with others of that node")
+        return found
 
 
 class RayHand:

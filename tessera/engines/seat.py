@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import ray
 
-from tessera.engines.channels.base import HERE, Line
+from tessera.engines.channels.base import HERE, Line, Link
 from tessera.engines.channels.letters import Letter, Name, Owed, Sender, unseal
+from tessera.engines.channels.local import LocalLink, Wiring
 from tessera.engines.channels.remote import Parcel, RemoteLink, Standing
-from tessera.engines.control import BY_DRIVER, Control, Job
+from tessera.engines.channels.shared import Arena, Bell, available_memory, in_order
+from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, LIFE, PRESENCE, Control, Job
 from tessera.engines.inbox import Both
 from tessera.engines.outgoing import OFTEN_SECONDS, Outgoing
 from tessera.engines.packing import Arrays
@@ -60,38 +62,60 @@ class RayDesk:
         life: int,
         words: list[int],
         presences: dict[int, Presence],
+        wiring: Wiring,
+        arena: Arena,
         grouped: bool,
     ) -> None:
-        """`grouped` says whether it has joined peers for all-reduces."""
-        self.job, self.lines, self.handles, self.life, self.words = job, lines, handles, life, words
+        """`arena` is the memory that it shares with neighbours, or its own; `grouped` says whether it has joined peers
+        for all-reduces."""
+        self.job, self.lines, self.handles, self.life = job, lines, handles, life
         self._grouped = grouped
+        self._neighbours = {place for wire in wiring.wires.values() for place in wire.line.places} - {job.place}
+        self._all_words = arena.array(wiring.control, (wiring.processes * CONTROL_WORDS,), np.int64).data
+        self.words = self._all_words[job.place * CONTROL_WORDS : (job.place + 1) * CONTROL_WORDS]
+        for k, word in enumerate(words):
+            if k != LIFE:
+                self.words[k] = word
+        in_order()
+        self.words[LIFE] = life
         self.control = Control(self.words)
         self.control.begin()
         self.presences = dict(presences)
         self.lives: dict[int, int] = {}
         """From which life on of each place post is taken; a dead one's may still be under way."""
+        self._bell = Bell(arena, wiring.bells, wiring.processes + 1, job.place)
+        self._rings = {
+            name: LocalLink(arena, wire, self._bell, self._presence)
+            for name, wire in wiring.wires.items()
+            if name in lines
+        }
+        remote = {name: line for name, line in lines.items() if name not in self._rings}
         self._links: dict[Name, RemoteLink] = {}
-        self._changed = threading.Condition()
-        self._count = 0
         self._commands: deque[Said] = deque()
         self._said: deque[Said] = deque()
         self._spoken = threading.Condition()
         self._answers: deque[bytes] = deque()
         """Answers to letters, until links are looked at."""
-        self.outgoing = Outgoing(lines, self._links.__getitem__, self._me, self)
-        self._answering = {line.writer for line in lines.values() if line.register and job.place in line.readers}
+        self.outgoing = Outgoing(remote, self._links.__getitem__, self._me, self)
+        self._answering = {line.writer for line in remote.values() if line.register and job.place in line.readers}
         """Who may have something to answer."""
-        for name, line in lines.items():
+        for name, line in remote.items():
             self._links[name] = RemoteLink(name, line, job.place, self.outgoing, self.wake, self._presence)
 
     def _presence(self, place: int) -> int:
+        if place in self._neighbours:  # they say so themselves, at once; that they are gone, the driver says
+            first = place * CONTROL_WORDS
+            life = self._all_words[first + LIFE]
+            in_order()
+            self._note_presence(place, (life, self._all_words[first + PRESENCE]))
         return self.presences[place][1] if place in self.presences else HERE
 
     # What the replica uses.
 
-    def link(self, channel: int, lane: int) -> RemoteLink:
+    def link(self, channel: int, lane: int) -> Link:
         """This process's end of a link."""
-        return self._links[channel, lane]
+        ring = self._rings.get((channel, lane))
+        return self._links[channel, lane] if ring is None else ring
 
     def both(self, channel: int) -> Both | None:
         """An all-reduce among peers."""
@@ -105,26 +129,19 @@ class RayDesk:
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""
-        return self._count
+        return self._bell.look()
 
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until that number is another one, or the seconds are over; who is owed something gets it before."""
         if self.outgoing.clear() and seconds > OFTEN_SECONDS:
-            if self._wait(seen, OFTEN_SECONDS):
+            if self._bell.wait(seen, OFTEN_SECONDS):
                 return
             self.outgoing.clear(everything=True)
-        self._wait(seen, seconds)
-
-    def _wait(self, seen: int, seconds: float) -> bool:
-        """Whether there is something new before the seconds are over."""
-        with self._changed:
-            return self._count != seen or self._changed.wait(seconds)
+        self._bell.wait(seen, seconds)
 
     def wake(self) -> None:
         """Make the replica look again."""
-        with self._changed:
-            self._count += 1
-            self._changed.notify_all()
+        self._bell.ring(self.job.place)
 
     def asked(self) -> bool:
         """Whether the driver has said something."""
@@ -263,6 +280,7 @@ class Seat:
         self._desk: RayDesk | None = None
         self._open = threading.Event()
         self._grouped = False
+        self._arena: Arena | None = None
         self._apart = ""
 
     def __repr__(self) -> str:
@@ -279,6 +297,14 @@ class Seat:
         except Exception as error:  # told when there is somebody to tell it to
             self._apart = f"could not join its peers at {coordinator}: {error}"
 
+    def borrow(self, where: tuple[int, int, int]) -> bool:
+        """Open memory that neighbours share; before a job comes."""
+        try:
+            self._arena = Arena.attach(*where)
+        except OSError as error:
+            self._apart = f"could not open the memory of its neighbours: {error}"
+        return self._arena is not None
+
     def work(
         self,
         job: Job,
@@ -287,10 +313,12 @@ class Seat:
         life: int,
         words: list[int],
         presences: dict[int, Presence],
+        wiring: Wiring,
         before: dict[int, dict[Name, Standing]] | None,
     ) -> None:
         """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
-        desk = RayDesk(job, lines, handles, life, words, presences, self._grouped)
+        arena = self._arena if self._arena is not None and wiring.wires else Arena(wiring.size)
+        desk = RayDesk(job, lines, handles, life, words, presences, wiring, arena, self._grouped)
         if before is not None:
             desk.adopt(before)
         self._desk = desk
@@ -327,6 +355,13 @@ class Seat:
     def meet(self, place: int, handle: Any, life: int) -> dict[Name, Standing]:
         """Get to know who took a dead one's place."""
         return self.desk.meet(place, handle, life)
+
+    @ray.method(concurrency_group="post")
+    def lend(self, size: int) -> tuple[int, int, int] | None:
+        """Where others of this node find the memory that they share; it is made if there is none, and room for it."""
+        if self._arena is None and size < available_memory():
+            self._arena = Arena(size)
+        return None if self._arena is None else self._arena.handle
 
     @ray.method(concurrency_group="driver", num_returns=0)
     def command(self, command: dict[str, Any], arrays: Arrays) -> None:

@@ -246,6 +246,15 @@ def nowhere(make: Any, job: Any) -> Any:
     return Replica.options(num_cpus=10_000).remote()
 
 
+def desk_of(actor: Actor) -> Any:
+    """The desk that an actor would sit at, by what it was called with."""
+    from tessera.engines.channels.shared import Arena
+    from tessera.engines.seat import RayDesk
+
+    *given, wiring, _ = actor.calls["work"]
+    return RayDesk(*given, wiring, Arena(wiring.size), grouped=False)
+
+
 class Actor:
     """Stands in for an actor's handle, and notes what it is called with."""
 
@@ -258,7 +267,6 @@ class Actor:
 
 def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(monkeypatch):
     from tessera.engines.ray import RayAgency
-    from tessera.engines.seat import RayDesk
 
     actor, store = Actor(), Actor()
     bound, made, plan = prepare_plan(
@@ -269,6 +277,7 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     words = [[0] * CONTROL_WORDS for _ in jobs]
     monkeypatch.setattr("tessera.engines.ray.placement_group", lambda *_, **__: Actor())
     monkeypatch.setattr(RayAgency, "_await_places", lambda agency: None)
+    monkeypatch.setattr(RayAgency, "_nodes", lambda agency: ["a", "b", "c", "d"])
     monkeypatch.setattr(RayAgency, "_make", lambda agency, job: store if job.place else actor)
     monkeypatch.setattr(RayAgency, "_introduce", lambda agency, place: {})
     agency = RayAgency(plan, jobs, {(0, 0): line}, words, print, "")
@@ -276,11 +285,11 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     agency.hire(replace(jobs[0], again=True))
     words[1][PRESENCE] = HERE  # it is back before anybody was told that it was gone
     agency.wait([], 0)
-    assert RayDesk(*actor.calls["work"][:-1], grouped=False).presences[1][1] == HERE
+    assert desk_of(actor).presences[1][1] == HERE
     words[1][PRESENCE] = GONE
     agency.wait([], 0)
     agency.hire(replace(jobs[0], again=True))
-    desk = RayDesk(*actor.calls["work"][:-1], grouped=False)
+    desk = desk_of(actor)
     desk.link(0, 0).put(line.like, 0)
     desk.get_credit({((0, 0), 1): 1})
     assert desk.link(0, 0).room()  # the other store has taken it, and this one is not waited for
@@ -293,7 +302,7 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     desk.grant({}, {1: (life + 1, GONE)})  # it dies again
     assert desk.link(0, 0).room()
     agency.hire(replace(jobs[1], again=True))
-    back = RayDesk(*store.calls["work"][:-1], grouped=False)
+    back = desk_of(store)
     assert back.control.presence == GONE
     back.control.presence = HERE
     back.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago

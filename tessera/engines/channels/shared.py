@@ -56,6 +56,12 @@ def _fence() -> None:
     _syscall(_MEMBARRIER, 2, 0, 0)
 
 
+def in_order() -> None:
+    """Let other processes see what was stored before this no later than what is stored after it; so with loads."""
+    if _WEAK:
+        _fence()
+
+
 def available_memory() -> int:
     """Bytes that can be taken without swapping, as the kernel estimates them."""
     with open("/proc/meminfo") as lines:
@@ -92,22 +98,21 @@ class Arena:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
         os.ftruncate(fd, max(size, 1))
-        self._open(os.getpid(), fd, size, fd)
+        self._open(fd, size)
 
     @classmethod
     def attach(cls, pid: int, fd: int, size: int) -> Arena:
-        """Open the arena that a living process created, in another process of the same user."""
+        """Open the arena that a living process has open, in another process of the same user."""
         self = cls.__new__(cls)
-        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        self._open(pid, fd, size, own)
+        self._open(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC), size)
         return self
 
-    def _open(self, pid: int, fd: int, size: int, own: int) -> None:
+    def _open(self, fd: int, size: int) -> None:
         self.size = size
-        self.handle = (pid, fd, size)
-        """What `attach` takes in another process."""
-        self._fd = own
-        self._map: mmap.mmap | None = mmap.mmap(own, max(size, 1))
+        self.handle = (os.getpid(), fd, size)
+        """What `attach` takes in another process, while this one lives and has it open."""
+        self._fd = fd
+        self._map: mmap.mmap | None = mmap.mmap(fd, max(size, 1))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """View a piece of the memory as an array."""
@@ -116,7 +121,7 @@ class Arena:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def close(self) -> None:
-        """Give up this process's hold. Others can no longer attach, if this one created it; views stay good."""
+        """Give up this process's hold. Others can no longer attach by its handle; views stay good."""
         if self._map is not None:
             # Unmapping under a view would crash the process, so the mapping goes when its last view does.
             self._map = None

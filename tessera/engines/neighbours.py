@@ -1,0 +1,67 @@
+"""Replicas of one node share memory as on one machine: which links are made of it, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from tessera.engines.channels.base import Line
+from tessera.engines.channels.letters import Name
+from tessera.engines.channels.local import Wiring, lay_out
+from tessera.graph.plan import Plan
+
+
+def lines_within(lines: dict[Name, Line], nodes: Sequence[str]) -> dict[str, dict[Name, Line]]:
+    """Node -> links all of whose ends are on it; `nodes` has that of every place."""
+    found: dict[str, dict[Name, Line]] = {}
+    for name, line in lines.items():
+        there = {nodes[place] for place in line.places}
+        if len(there) == 1 and len(set(line.places)) > 1:
+            found.setdefault(there.pop(), {})[name] = line
+    return found
+
+
+class Neighbours:
+    """The memory that replicas of one node share: each that is at an end of a link in it holds it open."""
+
+    def __init__(self, plan: Plan, lines: dict[Name, Line], nodes: Sequence[str]) -> None:
+        """`nodes` has the node of every place."""
+        self._alone = lay_out(plan, {}, None)
+        self._shared = {node: lay_out(plan, found, None) for node, found in lines_within(lines, nodes).items()}
+        self._nodes = list(nodes)
+
+    def open(self, handles: dict[int, Any], seconds: float) -> None:
+        """Make the memory of each node and hand it out; nodes where that fails do without, as if all were apart."""
+        for node, wiring in list(self._shared.items()):
+            first, *others = self._beside(wiring)
+            try:
+                where = ray.get(handles[first].lend.remote(wiring.size), timeout=seconds)
+                opened = where and all(ray.get([handles[p].borrow.remote(where) for p in others], timeout=seconds))
+            except RayError:  # one has died or did not start, which is noticed elsewhere
+                opened = False
+            if not opened:
+                del self._shared[node]
+
+    def wiring(self, place: int) -> Wiring:
+        """Where everything lies in the memory that a place shares, or in its own."""
+        shared = self._shared.get(self._nodes[place])
+        return shared if shared is not None and place in self._beside(shared) else self._alone
+
+    def admit(self, place: int, node: str, handles: dict[int, Any], seconds: float) -> bool:
+        """Have whoever takes a dead one's place share its memory; False if it is on another node, and cannot."""
+        wiring = self.wiring(place)
+        if not wiring.wires:
+            return True
+        if node != self._nodes[place]:
+            return False
+        holder = next(p for p in self._beside(wiring) if p != place)
+        handles[place].borrow.remote(ray.get(handles[holder].lend.remote(wiring.size), timeout=seconds))
+        return True
+
+    @staticmethod
+    def _beside(wiring: Wiring) -> list[int]:
+        """Places at an end of a link in a memory."""
+        return sorted({place for wire in wiring.wires.values() for place in wire.line.places})
