@@ -2,7 +2,11 @@
 
 python benchmarks/soak.py --minutes 10
 python benchmarks/soak.py --minutes 10 --engine ray     # the object store of Ray as well
-python benchmarks/soak.py --minutes 10 --engine ray --env gymnax:Breakout-MinAtar     # with messages that go through it
+
+Replicas of one node share memory, so what goes through the object store is seen on several nodes, with large messages:
+
+tessera cluster up --nodes 3
+python benchmarks/soak.py --minutes 10 --engine ray --env gymnax:Breakout-MinAtar
 """
 
 from __future__ import annotations

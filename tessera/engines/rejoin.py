@@ -20,6 +20,23 @@ from tessera.program.initial import clocks_at
 from tessera.program.training import acting
 
 
+def level(replica: Replica) -> None:
+    """Be done with what a predecessor was taking as it died: it took a message of each sender, and not yet of all.
+
+    All of them were there, since none is taken before that; who waits for one that is gone would wait for ever.
+    """
+    for k, inbox in replica.port.inboxes.items():
+        channel = replica.plan.channels[k]
+        if not isinstance(inbox, Inbox) or channel.mode != "sync" or channel.wait is not None:
+            continue
+        ends = [(link, inbox.reader[p]) for p, link in inbox.links.items()]
+        taken = [link.sent - link.waiting(reader) for link, reader in ends]
+        for (link, reader), n in zip(ends, taken, strict=True):
+            behind = min(max(taken) - n, link.waiting(reader))
+            if behind:
+                link.release(reader, behind)
+
+
 def counts(replica: Replica) -> tuple[dict[Place, int], dict[Place, int]]:
     """Messages that this place has sent and taken so far, on the channels where every one is waited for."""
     port, channels = replica.port, replica.plan.channels
@@ -42,6 +59,7 @@ def counts(replica: Replica) -> tuple[dict[Place, int], dict[Place, int]]:
 def rejoin(replica: Replica, done: int, base: int) -> int:
     """Prepare a newcomer, and say which update it begins with; `base` were made before this engine began."""
     port = replica.port
+    level(replica)
     moved = counts(replica)
     first, each = exchanges(replica.programs.start), exchanges(replica.programs.updates)
     turns = [

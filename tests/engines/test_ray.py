@@ -76,6 +76,25 @@ def test_actors_on_a_cluster_give_the_params_of_fused_for_every_algorithm(policy
     assert_equal(run(name, policy), expected(name))
 
 
+@pytest.fixture
+def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All replicas of a run are on the same node."""
+    monkeypatch.setattr("tessera.engines.ray.STRATEGY", "STRICT_PACK")
+
+
+@pytest.mark.usefixtures("x64", "one_node")
+@pytest.mark.parametrize(("policy", "name"), [("distributed_replay", "dqn"), ("split_inference", "a2c")])
+def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, name):
+    engine = opened(ALGORITHMS[name], policy, precision="f64")
+    try:
+        assert all(set(engine.agency._neighbours.wiring(k).wires) == set(engine.lines) for k in range(len(engine.jobs)))
+        engine.start()
+        engine.advance(test_local.UPDATES)
+        assert_equal(jax.tree.map(np.array, engine.state()), expected(name))
+    finally:
+        engine.close()
+
+
 def test_replicas_are_spread_over_nodes_and_have_names():
     import ray
 
@@ -134,8 +153,10 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
         theirs.close()
 
 
+@pytest.mark.parametrize("strategy", ["SPREAD", "STRICT_PACK"])
 @pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2", "single_learner_coarse:actors=2,mode=async"])
-def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, monkeypatch, tmp_path):
+def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strategy, monkeypatch, tmp_path):
+    monkeypatch.setattr("tessera.engines.ray.STRATEGY", strategy)
     advance, killed = Fleet.advance, []
 
     def advancing(engine: Fleet, count: int, ahead: int = 0) -> Any:
@@ -307,6 +328,66 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
     back.control.presence = HERE
     back.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
     assert back.control.presence == HERE
+
+
+def test_neighbours_see_at_once_whether_a_store_is_back():
+    from tessera.engines.channels.local import lay_out
+    from tessera.engines.channels.shared import Arena
+    from tessera.engines.seat import RayDesk
+
+    bound, made, plan = prepare_plan(
+        ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
+    )
+    name, line = (0, 0), Line(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
+    wiring = lay_out(plan, {name: line}, None)
+    arena = Arena(wiring.size)
+
+    def desk(place: int, life: int = 1, presence: int = HERE) -> Any:
+        job = Job(plan, bound, made, *place_names(plan)[place][:2], place, 0, 1, False)
+        words = [0] * CONTROL_WORDS
+        words[PRESENCE] = presence
+        return RayDesk(job, {name: line}, {}, life, words, {}, wiring, arena, grouped=False)
+
+    actor, first, second = (desk(place) for place in range(3))
+    actor.link(0, 0).put(line.like, 0)
+    second.link(0, 0).release(1)
+    assert not actor.link(0, 0).room()  # the first store has not taken it
+    actor.grant({}, {1: (2, GONE)})  # it is dead
+    assert actor.link(0, 0).room()
+    first = desk(1, life=2, presence=GONE)
+    assert actor.link(0, 0).room()
+    actor.link(0, 0).put(line.like, 0)
+    second.link(0, 0).release(1)
+    first.control.presence = REFILLING
+    assert not actor.link(0, 0).room()  # nobody else had to say that it is back
+    first.link(0, 0).skip(0)
+    assert actor.link(0, 0).room()
+    seen = actor.look()
+    second.link(0, 0).skip(1)
+    actor.wait(seen, 0.0)
+    assert actor.look() != seen  # who takes something wakes who sends
+
+
+def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatch):
+    from tessera.engines.neighbours import Neighbours
+
+    class Answering(Actor):
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
+
+        def __getattr__(self, name: str) -> Any:
+            return SimpleNamespace(remote=lambda *_: self.answer)
+
+    *_, plan = prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", "single_learner_coarse:actors=4", envs=16)
+    like = np.zeros(2, np.float32)
+    lines = {(0, 0): Line(like, (1,), 0, 1), (0, 1): Line(like, (3,), 2, 1), (1, 0): Line(like, (1, 3), 0, 1)}
+    monkeypatch.setattr("tessera.engines.neighbours.ray.get", lambda found, timeout: found)
+    found = Neighbours(plan, lines, ["a", "a", "b", "b", "b"])
+    found.open({k: Answering((1, 2, 3) if k == 0 else k != 3) for k in range(5)}, 1.0)
+    assert [list(found.wiring(place).wires) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
+    assert found.admit(2, "elsewhere", {}, 1.0)  # it shares nothing
+    assert not found.admit(0, "b", {}, 1.0)  # what it shared is lost
+    assert found.admit(0, "a", {0: Answering(True), 1: Answering((1, 2, 3))}, 1.0)
 
 
 def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):

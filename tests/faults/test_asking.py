@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from test_faults import wait_until
 
 import tessera
+from tessera.engines.channels.local import make_ends
 from tessera.engines.crew import Interrupted, RestartsSpent
 from tessera.engines.local import LocalEngine
 from tessera.engines.pool import kept
@@ -66,6 +68,32 @@ def test_a_snapshot_is_whole_though_a_replica_dies_as_it_is_asked(policy):
             assert told == {k: like[k] for k in told}
             assert "env_state" in told
             engine.advance(4)
+    finally:
+        engine.close()
+
+
+def test_a_replica_that_dies_as_it_takes_what_several_have_sent_holds_nobody_up():
+    engine = opened("central:workers=2,shards=2", timeout=20.0)
+    place = engine.crew.titles.index("apply/1")
+    link, _ = make_ends(engine.wiring, engine.arena, engine.agency._bell)
+    gradients = next(k for k, channel in enumerate(engine.plan.channels) if channel.stream == "gradients")
+    lines = {name: line for name, line in engine.lines.items() if name[0] == gradients and place in line.readers}
+    ends = [(link(*name), line.readers.index(place)) for name, line in lines.items()]
+    assert len(ends) == 2
+
+    def die_in_between() -> None:
+        wait_until(lambda: all(end.waiting(reader) for end, reader in ends), SECONDS)
+        first, reader = ends[0]
+        first.release(reader)
+        kill(engine, "apply/1")
+
+    try:
+        os.kill(engine.processes()["apply/1"], signal.SIGSTOP)
+        killer = threading.Thread(target=die_in_between)
+        killer.start()
+        within(SECONDS, lambda: engine.advance(8))
+        killer.join()
+        assert engine.restarts == 1
     finally:
         engine.close()
 

@@ -75,7 +75,7 @@ def kill_any(engine: Fleet) -> str:
     [
         pytest.param(policy, what, marks=() if (policy, what) == FAST else pytest.mark.slow)
         for policy in RUNS
-        for what in ("actors", "a node")
+        for what in ("actors", "neighbours", "a node")
     ],
 )
 def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes, monkeypatch, tmp_path):
@@ -85,6 +85,7 @@ def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes,
         return "node"
 
     node = what == "a node"
+    monkeypatch.setattr("tessera.engines.ray.STRATEGY", "STRICT_PACK" if what == "neighbours" else "SPREAD")
     chaos = Chaos(monkeypatch, kill_node if node else kill_any, times=1 if node else 3, every=40)
     algorithm, steps = RUNS[policy]
     try:
