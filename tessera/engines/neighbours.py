@@ -51,17 +51,32 @@ class Neighbours:
         return shared if shared is not None and place in self._beside(shared) else self._alone
 
     def admit(self, place: int, node: str, handles: dict[int, Any], seconds: float) -> bool:
-        """Have whoever takes a dead one's place share its memory; False if it is on another node, and cannot."""
+        """Have whoever takes a dead one's place share its memory; False if it cannot, as its node or all others are
+        lost."""
         wiring = self.wiring(place)
         if not wiring.wires:
             return True
         if node != self._nodes[place]:
             return False
-        holder = next(p for p in self._beside(wiring) if p != place)
-        handles[place].borrow.remote(ray.get(handles[holder].lend.remote(wiring.size), timeout=seconds))
-        return True
+        asked = [handles[p].memory.remote() for p in self._beside(wiring) if p != place]
+        while asked:
+            answered, asked = ray.wait(asked, timeout=seconds)
+            where = _given(answered)
+            if where is not None:
+                handles[place].borrow.remote(where)
+            if where is not None or not answered:
+                return where is not None
+        return False
 
     @staticmethod
     def _beside(wiring: Wiring) -> list[int]:
         """Places at an end of a link in a memory."""
         return sorted({place for wire in wiring.wires.values() for place in wire.line.places})
+
+
+def _given(answered: list[Any]) -> tuple[int, int, int] | None:
+    """Where one that was asked has the memory; None if it has none yet, or has died."""
+    try:
+        return ray.get(answered[0]) if answered else None
+    except RayError:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import socket
@@ -298,11 +299,9 @@ class Seat:
             self._apart = f"could not join its peers at {coordinator}: {error}"
 
     def borrow(self, where: tuple[int, int, int]) -> bool:
-        """Open memory that neighbours share; before a job comes."""
-        try:
+        """Open memory that neighbours share, before a job comes; whether that could be done."""
+        with contextlib.suppress(OSError):  # who had it is dead, or hidden from this process
             self._arena = Arena.attach(*where)
-        except OSError as error:
-            self._apart = f"could not open the memory of its neighbours: {error}"
         return self._arena is not None
 
     def work(
@@ -317,7 +316,9 @@ class Seat:
         before: dict[int, dict[Name, Standing]] | None,
     ) -> None:
         """Be a replica until the run is over; `before` is what others know of the one whose place this is."""
-        arena = self._arena if self._arena is not None and wiring.wires else Arena(wiring.size)
+        arena = self._arena if wiring.wires else Arena(wiring.size)
+        if arena is None:
+            raise RuntimeError("could not open the memory that it shares with others of its node")
         desk = RayDesk(job, lines, handles, life, words, presences, wiring, arena, self._grouped)
         if before is not None:
             desk.adopt(before)
@@ -358,9 +359,17 @@ class Seat:
 
     @ray.method(concurrency_group="post")
     def lend(self, size: int) -> tuple[int, int, int] | None:
-        """Where others of this node find the memory that they share; it is made if there is none, and room for it."""
-        if self._arena is None and size < available_memory():
+        """Make the memory that replicas of this node share, if there is room for it; where others find it."""
+        if size < available_memory():
             self._arena = Arena(size)
+        return self._where()
+
+    @ray.method(concurrency_group="post")
+    def memory(self) -> tuple[int, int, int] | None:
+        """Where others find the memory that replicas of this node share, if this one has it open."""
+        return self._where()
+
+    def _where(self) -> tuple[int, int, int] | None:
         return None if self._arena is None else self._arena.handle
 
     @ray.method(concurrency_group="driver", num_returns=0)

@@ -381,13 +381,17 @@ def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatc
     *_, plan = prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", "single_learner_coarse:actors=4", envs=16)
     like = np.zeros(2, np.float32)
     lines = {(0, 0): Line(like, (1,), 0, 1), (0, 1): Line(like, (3,), 2, 1), (1, 0): Line(like, (1, 3), 0, 1)}
-    monkeypatch.setattr("tessera.engines.neighbours.ray.get", lambda found, timeout: found)
+    monkeypatch.setattr("tessera.engines.neighbours.ray.get", lambda found, timeout=None: found)
+    monkeypatch.setattr("tessera.engines.neighbours.ray.wait", lambda asked, timeout: (asked[:1], asked[1:]))
     found = Neighbours(plan, lines, ["a", "a", "b", "b", "b"])
     found.open({k: Answering((1, 2, 3) if k == 0 else k != 3) for k in range(5)}, 1.0)
     assert [list(found.wiring(place).wires) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
     assert found.admit(2, "elsewhere", {}, 1.0)  # it shares nothing
     assert not found.admit(0, "b", {}, 1.0)  # what it shared is lost
-    assert found.admit(0, "a", {0: Answering(True), 1: Answering((1, 2, 3))}, 1.0)
+    newcomer = Actor()
+    assert not found.admit(0, "a", {0: newcomer, 1: Answering(None)}, 1.0)  # nobody has it any more
+    assert found.admit(0, "a", {0: newcomer, 1: Answering((1, 2, 3))}, 1.0)
+    assert newcomer.calls == {"borrow": ((1, 2, 3),)}
 
 
 def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
