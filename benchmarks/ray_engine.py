@@ -4,9 +4,9 @@
     python benchmarks/ray_engine.py --rllib /tmp/rllib-venv/bin/python   # benchmarks/rllib_peer.py says how
 
 IMPALA on Gymnasium's Acrobot (or --env) under `single_learner_coarse:mode=async`, in interleaved pairs: the same plan
-on processes that share memory, and on Ray actors. Speed counts from the first update on. RLlib's IMPALA and PPO train
-in the same run, on the same task, with two runners and several numbers of environments; its fastest counts. CartPole is
-the hardest case: Gymnasium steps it as one array, so that a message holds a few milliseconds of work.
+on processes of the local engine, and on Ray actors of one node. Speed counts from the first update on. RLlib's IMPALA
+and PPO train in the same run, on the same task, with two runners and several numbers of environments; its fastest
+counts. The less work a message holds, the harder: CartPole is light, and --envs and --unroll make messages smaller.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import tessera
 
 POLICY = "single_learner_coarse:actors=2,mode=async"
-ENVS = 64
 PEERS = [(name, envs) for name in ("impala", "ppo") for envs in (8, 32)]
 
 
-def ours(engine: str, env: str, steps: int, seed: int) -> dict[str, Any]:
+def ours(engine: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train once."""
     s = tessera.train(
-        tessera.IMPALA(unroll=32), env, POLICY, engine=engine, steps=steps, seed=seed, envs=ENVS,
-        eval_episodes=1, quiet=True,
+        tessera.IMPALA(unroll=options.unroll), options.env, POLICY, engine=engine, steps=options.steps, seed=seed,
+        envs=options.envs, eval_episodes=1, quiet=True,
     ).summary  # fmt: skip
     return {"steps_per_second": s["steps_per_second"], "train_return": s["train_return_mean"]}
 
@@ -50,6 +49,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="Acrobot-v1", help="a Gymnasium id")
+    parser.add_argument("--envs", type=int, default=64, help="environments of both actors together")
+    parser.add_argument("--unroll", type=int, default=32)
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of RLlib's runs")
@@ -58,7 +59,7 @@ def main() -> None:
     found: dict[str, list[dict[str, Any]]] = {"local": [], "ray": []}
     for seed in range(1, options.pairs + 1):
         for engine in ("local", "ray") if seed % 2 else ("ray", "local"):
-            found[engine].append(ours(engine, options.env, options.steps, seed))
+            found[engine].append(ours(engine, options, seed))
             print(f"{engine:5s} seed {seed}: {found[engine][-1]}", flush=True)
     ratios = [b["steps_per_second"] / a["steps_per_second"] for a, b in zip(found["local"], found["ray"], strict=True)]
     mean = {engine: statistics.mean(one["steps_per_second"] for one in runs) for engine, runs in found.items()}

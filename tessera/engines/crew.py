@@ -309,10 +309,24 @@ class Crew:
         self.jobs[place] = replace(self.jobs[place], again=True)
         if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
             self.controls[place].presence = GONE
-        self._hire(place)
+        try:
+            self._hire(place)
+        except Interrupted as error:
+            self._go_back(place, error)
+            raise
         if teacher is not None:
             self._heir = place
             self.tell(teacher, {"do": "bequeath", "number": self.jobs[place].number})
+
+    def _go_back(self, place: int, error: Interrupted) -> None:
+        """A newcomer finds nobody to tell it where to begin: count who died besides, and say what happens."""
+        for k, member in enumerate(self._members):
+            if member is not None and k != place:
+                self._take_in(k, member)
+                if not member.alive():
+                    self._deaths[k] += 1
+                    self.restarted += 1
+        self.note(f"replica {self.titles[place]}: {error}; the run goes back to its last checkpoint")
 
     def _teacher(self, place: int) -> int | None:
         """Who can tell a newcomer what all have learned; nobody, if another newcomer still waits to be told."""

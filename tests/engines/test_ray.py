@@ -195,6 +195,28 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
+def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
+    notes: list[str] = []
+    engine = opened(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)
+    try:
+        engine.start()
+        engine.advance(4)
+        saved = jax.device_get(engine.snapshot())
+        for title in ("env+act+store+grad/0", "apply/1"):
+            os.kill(engine.processes()[title], signal.SIGKILL)
+        with pytest.raises(Interrupted):
+            engine.advance(64)
+        assert (
+            "it died together with one that it was linked with; the run goes back to its last checkpoint" in notes[-1]
+        )
+        engine.rebuild()
+        engine.restore(saved)
+        engine.advance(4)
+        assert engine.restarts == 2
+    finally:
+        engine.close()
+
+
 def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkeypatch):
 
     notes: list[str] = []
