@@ -32,13 +32,7 @@ from tessera.engines.fleet import Fleet
 from tessera.errors import RunFailed
 from tessera.train import prepare_plan
 
-FAST = [
-    ("single_learner_coarse", "ppo"),
-    ("multi_learner", "ppo"),
-    ("central:shards=2", "ppo"),
-    ("distributed_replay", "dqn"),
-    ("split_inference", "a2c"),
-]
+FAST = [("multi_learner", "ppo"), ("central:shards=2", "ppo"), ("distributed_replay", "dqn")]
 
 
 pytestmark = pytest.mark.usefixtures("nodes")
@@ -83,7 +77,10 @@ def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("x64", "one_node")
-@pytest.mark.parametrize(("policy", "name"), [("distributed_replay", "dqn"), ("split_inference", "a2c")])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [pytest.param("distributed_replay", "dqn", marks=pytest.mark.slow), ("split_inference", "a2c")],
+)
 def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, name):
     engine = opened(ALGORITHMS[name], policy, precision="f64")
     try:
@@ -153,8 +150,15 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
         theirs.close()
 
 
-@pytest.mark.parametrize("strategy", ["SPREAD", "STRICT_PACK"])
-@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2", "single_learner_coarse:actors=2,mode=async"])
+@pytest.mark.parametrize(
+    ("policy", "strategy"),
+    [
+        ("single_learner_coarse:actors=2", "STRICT_PACK"),
+        ("single_learner_coarse:actors=2,mode=async", "SPREAD"),
+        pytest.param("single_learner_coarse:actors=2", "SPREAD", marks=pytest.mark.slow),
+        pytest.param("single_learner_coarse:actors=2,mode=async", "STRICT_PACK", marks=pytest.mark.slow),
+    ],
+)
 def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strategy, monkeypatch, tmp_path):
     monkeypatch.setattr("tessera.engines.ray.STRATEGY", strategy)
     advance, killed = Fleet.advance, []
@@ -233,6 +237,7 @@ def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkey
         engine.close()
 
 
+@pytest.mark.slow
 def test_if_others_come_to_wait_for_one_that_finds_no_room_the_run_goes_back(monkeypatch):
 
     notes: list[str] = []
