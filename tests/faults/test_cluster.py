@@ -70,6 +70,20 @@ def kill_any(engine: Fleet) -> str:
     return title
 
 
+def node_of(nodes: dict[str, Any], pid: int) -> dict[str, Any]:
+    """On which node a process runs."""
+    return next(node for node in nodes["nodes"] if pid in cluster.processes_of(node, ""))
+
+
+def kill_node_with(nodes: dict[str, Any], pids: list[int]) -> tuple[dict[str, Any], int]:
+    """Kill a node on which one of these processes runs, but not the head; the node, and the process."""
+    found = {pid: node_of(nodes, pid) for pid in pids}
+    pid = next(pid for pid in pids if found[pid] is not nodes["nodes"][0])
+    (raylet,) = cluster.processes_of(found[pid], "raylet")
+    os.kill(raylet, signal.SIGKILL)
+    return found[pid], pid
+
+
 @pytest.mark.parametrize(
     ("policy", "what"),
     [
@@ -79,9 +93,10 @@ def kill_any(engine: Fleet) -> str:
     ],
 )
 def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes, monkeypatch, tmp_path):
+    lost: list[dict[str, Any]] = []
+
     def kill_node(engine: Fleet) -> str:
-        (raylet,) = cluster.processes_of(nodes["nodes"][-1], "raylet")
-        os.kill(raylet, signal.SIGKILL)
+        lost.append(kill_node_with(nodes, list(engine.processes().values()))[0])
         return "node"
 
     node = what == "a node"
@@ -94,8 +109,9 @@ def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes,
             run_dir=tmp_path / "run", checkpoint_every=1.0, target_return=475, quiet=True,
         )  # fmt: skip
     finally:
-        if node:
-            cluster.end_node(nodes["nodes"].pop())
+        for gone in lost:
+            nodes["nodes"].remove(gone)
+            cluster.end_node(gone)
             cluster.grow(nodes, CPUS, MEMORY)
     assert len(chaos.killed) == (1 if node else 3)
     assert result.summary["restarts"] >= 1
@@ -146,11 +162,6 @@ def crowded() -> Iterator[None]:
         remove_placement_group(others)
 
 
-def node_of(nodes: dict[str, Any], pid: int) -> dict[str, Any]:
-    """On which node a process runs."""
-    return next(node for node in nodes["nodes"] if pid in cluster.processes_of(node, ""))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
@@ -168,13 +179,9 @@ def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
     lost: list[dict[str, Any]] = []
 
     def kill_node(engine: Fleet) -> str:
-        """Kill one, not the head, on which there is a replica of which there are several."""
         several = [pid for title, pid in engine.processes().items() if title.startswith("env+act")]
-        found = {pid: node_of(nodes, pid) for pid in several}
-        pid = next(pid for pid in several if found[pid] is not nodes["nodes"][0])
-        lost.append(found[pid])
-        (raylet,) = cluster.processes_of(lost[0], "raylet")
-        os.kill(raylet, signal.SIGKILL)
+        node, pid = kill_node_with(nodes, several)
+        lost.append(node)
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30)
         return "node"
 
