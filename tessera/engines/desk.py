@@ -118,7 +118,11 @@ class LocalDesk:
             self._block = None
 
 
-def local_control(arena: Arena, wiring: Wiring, place: int) -> Control:
+def local_words(arena: Arena, wiring: Wiring, place: int) -> memoryview:
     """The words of one replica in an arena."""
-    offset = wiring.control + place * CONTROL_WORDS * 8
-    return Control(arena.array(offset, (CONTROL_WORDS,), np.int64).data)
+    return arena.array(wiring.control + place * CONTROL_WORDS * 8, (CONTROL_WORDS,), np.int64).data
+
+
+def local_control(arena: Arena, wiring: Wiring, place: int) -> Control:
+    """The same, by name."""
+    return Control(local_words(arena, wiring, place))

@@ -21,7 +21,8 @@ from tessera.engines.channels.letters import Letter, Name, Owed, Sender, unseal
 from tessera.engines.channels.local import LocalLink, Wiring
 from tessera.engines.channels.remote import Parcel, RemoteLink, Standing
 from tessera.engines.channels.shared import Arena, Bell, available_memory, in_order
-from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, LIFE, PRESENCE, Control, Job
+from tessera.engines.control import BY_DRIVER, LIFE, PRESENCE, Control, Job
+from tessera.engines.desk import local_words
 from tessera.engines.inbox import Both
 from tessera.engines.outgoing import OFTEN_SECONDS, Outgoing
 from tessera.engines.packing import Arrays
@@ -71,9 +72,10 @@ class RayDesk:
         for all-reduces."""
         self.job, self.lines, self.handles, self.life = job, lines, handles, life
         self._grouped = grouped
-        self._neighbours = {place for wire in wiring.wires.values() for place in wire.line.places} - {job.place}
-        self._all_words = arena.array(wiring.control, (wiring.processes * CONTROL_WORDS,), np.int64).data
-        self.words = self._all_words[job.place * CONTROL_WORDS : (job.place + 1) * CONTROL_WORDS]
+        neighbours = {place for wire in wiring.wires.values() for place in wire.line.places} - {job.place}
+        self._neighbours = {place: local_words(arena, wiring, place) for place in neighbours}
+        """The words of those that it shares memory with."""
+        self.words = local_words(arena, wiring, job.place)
         for k, word in enumerate(words):
             if k != LIFE:
                 self.words[k] = word
@@ -105,10 +107,9 @@ class RayDesk:
 
     def _presence(self, place: int) -> int:
         if place in self._neighbours:  # they say so themselves, at once; that they are gone, the driver says
-            first = place * CONTROL_WORDS
-            life = self._all_words[first + LIFE]
+            life = self._neighbours[place][LIFE]
             in_order()
-            self._note_presence(place, (life, self._all_words[first + PRESENCE]))
+            self._note_presence(place, (life, self._neighbours[place][PRESENCE]))
         return self.presences[place][1] if place in self.presences else HERE
 
     # What the replica uses.
