@@ -23,11 +23,11 @@ from tessera import policies
 from tessera.algorithms.dqn import DQN
 from tessera.algorithms.ppo import PPO
 from tessera.engines.serial import SerialEngine
+from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import compile_program
 from tessera.program.drive import call, drive
-from tessera.program.lowering import Lowered, is_small
 from tessera.program.nodes import Node, Op, Repeat, Segment
-from tessera.train import prepare_plan
+from tessera.program.numpy_lowering.lowering import Lowered, is_small
 
 FORMS = ("jit", "numpy")
 ENV = "gymnasium:CartPole-v1"

@@ -28,15 +28,15 @@ import jax
 import numpy as np
 
 from tessera import A2C, Fragment, Policy
-from tessera.engines.channels.memory import MemoryLink
+from tessera.channels.in_process import InProcessLink
+from tessera.channels.routes import make_routes
+from tessera.engines.driver.pool import PooledProcess, start_process
 from tessera.engines.local import LocalEngine
-from tessera.engines.pool import Member, hire
-from tessera.engines.replica import Replica, make_programs, make_training
-from tessera.engines.routes import make_routes
+from tessera.engines.replica.replica import Replica, make_programs, make_training
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Cut
+from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import CHUNK
-from tessera.train import prepare_plan
 
 POLICY = Policy(
     "single_learner_coarse",
@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[str, int, A2C]] = {
 
 
 @dataclass(frozen=True)
-class Alone:
+class SoloGradient:
     """The work of a process that is the actor of a plan, without anyone else."""
 
     plan: Plan
@@ -67,7 +67,7 @@ class Alone:
         """Play for as many seconds as each message says, and answer with the number of unrolls per second."""
         training = make_training(self.plan, self.algorithm, self.env)
         programs, routes = make_programs(training, self.plan, ACTOR), make_routes(self.plan, self.algorithm)
-        links = [MemoryLink(1, 1, register=True) for _ in self.plan.channels]  # takes everything, keeps the newest
+        links = [InProcessLink(1, 1, register=True) for _ in self.plan.channels]  # takes everything, keeps the newest
         replica = Replica(
             self.plan, training, programs, routes, ACTOR, 0, 0, HORIZON, lambda k, p: links[k], lambda k: None
         )  # fmt: skip
@@ -95,15 +95,15 @@ def unrolls(replica: Replica, seconds: float, count: int = 8) -> float:
     return made / (time.perf_counter() - begin)
 
 
-def start_alone(plan: Plan, algorithm: Any, env: Any) -> Member:
+def start_alone(plan: Plan, algorithm: Any, env: Any) -> PooledProcess:
     """A process as the engine would give it to the actor, on the same core."""
-    member = hire(plan.fragments[ACTOR], (min(os.sched_getaffinity(0)),))
-    member.connection.send(Alone(plan, algorithm, env))
+    member = start_process(plan.fragments[ACTOR], (min(os.sched_getaffinity(0)),))
+    member.connection.send(SoloGradient(plan, algorithm, env))
     member.connection.recv()
     return member
 
 
-def alone(member: Member, seconds: float) -> float:
+def alone(member: PooledProcess, seconds: float) -> float:
     """Unrolls per second of the actor by itself."""
     member.connection.send(seconds)
     return member.connection.recv()

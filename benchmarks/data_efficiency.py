@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera import map_reduce, train
-from tessera.engines.pool import kept
+from tessera.engines.driver.pool import kept
 from tessera.systems import find
 
 WORKERS, ENVS, SEEDS = (1, 2, 4), 8, range(1, 6)

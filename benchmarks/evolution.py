@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera import ES
 from tessera.engines.serial import SerialEngine
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
 
 
 def measure(env: str, population: int, envs: int, seconds: float) -> dict[str, float]:

@@ -22,7 +22,7 @@ import handwritten_ppo
 
 from tessera.algorithms.ppo import PPO
 from tessera.engines.serial import SerialEngine
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
 
 UNROLL, EPOCHS, MINIBATCHES, RATE = 128, 4, 4, 2.5e-4
 HORIZON = 100_000

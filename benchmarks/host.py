@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sb3_ppo import ENV, OURS, SETTINGS
 
 from tessera import PPO
-from tessera.train import train
+from tessera.api import train
 
 ENVS = (64, 256, 512, 1024)
 """Environments of Tessera; with more, a million steps are too few updates to learn much."""

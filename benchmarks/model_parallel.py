@@ -21,7 +21,7 @@ import numpy as np
 
 from tessera import PPO, policies
 from tessera.engines.serial import SerialEngine
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
 
 TASKS = {
     "mlp 1024 1024": (PPO(unroll=8, epochs=1, minibatches=2, widths=(1024, 1024)), "gymnax:CartPole-v1"),

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tessera import A2C, DQN, IMPALA, PPO, policies
-from tessera.engines.pool import kept
+from tessera.api import Result, train
+from tessera.engines.driver.pool import kept
 from tessera.graph.draw import table
-from tessera.train import Result, prepare_plan, train
+from tessera.planning.prepare import prepare_plan
 
 ENV, TARGET, STEPS = "gymnax:CartPole-v1", 475.0, 500_000
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "policies.md"

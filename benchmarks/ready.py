@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera import IMPALA, policies
 from tessera.engines.local import LocalEngine
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
 
 SECONDS = 0.001
 UPDATES, PAIRS, UNROLL = 40, 5, 20

@@ -36,7 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.windows import Row
+from tessera.algorithms.parts.n_step_windows import Row
 from tessera.stores import Experience, HostReplay, Replay
 from tessera.stores.frames import FrameReplay
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import tessera
 from tessera import algorithms
-from tessera.engines.fleet import Fleet
+from tessera.engines.driver.process_engine import ProcessEngine
 
 LOOK_SECONDS = 5.0
 TELL_SECONDS = 60.0
@@ -50,7 +50,7 @@ def stored() -> float:
     return (whole["object_store_memory"] - left.get("object_store_memory", 0.0)) / 2**20
 
 
-def sizes(engine: Fleet) -> str:
+def sizes(engine: ProcessEngine) -> str:
     """How large the messages of every stream are."""
     found = {}
     for (channel, _), line in engine.lines.items():
@@ -71,9 +71,9 @@ def main() -> None:
     options = parser.parse_args()
     kept = [stored] if options.engine == "ray" else []
     begun, rows, titles, told = time.monotonic(), [], ["driver"], [0.0]
-    advance = Fleet.advance
+    advance = ProcessEngine.advance
 
-    def looking(engine: Fleet, count: int, ahead: int = 0) -> Any:
+    def looking(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
         reports = advance(engine, count, ahead)
         now = time.monotonic() - begun
         if not rows:
@@ -92,7 +92,7 @@ def main() -> None:
         return reports
 
     updates: list[int] = []
-    Fleet.advance = looking  # type: ignore[method-assign]
+    ProcessEngine.advance = looking  # type: ignore[method-assign]
     algorithm = algorithms.get(options.algorithm)(prioritised=True, capacity=CAPACITY)
     with contextlib.suppress(Enough):
         tessera.train(algorithm, options.env, options.policy, engine=options.engine, steps=10**10, seed=1, quiet=True)

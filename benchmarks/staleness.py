@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera import IMPALA
-from tessera.train import train
+from tessera.api import train
 
 ENV, TARGET, STEPS = "gymnax:CartPole-v1", 475.0, 400_000
 ENVS, LAG = 16, 20

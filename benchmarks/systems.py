@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from tessera import map_reduce
-from tessera.algorithms.base import Algorithm
-from tessera.engines.pool import kept
+from tessera.algorithms.contract import Algorithm
+from tessera.api import train
+from tessera.engines.driver.pool import kept
 from tessera.errors import unknown_name
 from tessera.graph.draw import render
-from tessera.plot import plot
+from tessera.planning.prepare import prepare_plan
+from tessera.runs.curves import plot
 from tessera.systems import SYSTEMS, System, find
-from tessera.train import prepare_plan, train
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "systems"
 SCRIPT = "python benchmarks/systems.py"

@@ -10,7 +10,7 @@ import argparse
 import statistics
 
 from tessera import MAPPO
-from tessera.train import train
+from tessera.api import train
 
 SIDES = {"device": "jaxmarl:MPE_simple_spread_v3", "host": "pettingzoo:mpe2.simple_spread_v3"}
 STEPS, ENVS, SEEDS, EPISODES = 400_000, 32, 3, 200

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.engines.channels.shared import Allocator, Arena, Bell, Layout, Ring
+from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring
 
 SLOTS = 4
 LARGE = Layout.of([np.zeros(2**20, np.uint8)])
@@ -79,7 +79,7 @@ def bandwidth(large: Ring, bell: Bell, payload: np.ndarray, kind: int, count: in
     for _ in range(count):
         while True:
             seen = bell.look()
-            if large.room():
+            if large.can_send():
                 break
             bell.wait(seen, 1.0)
         large.write([payload], version=kind)

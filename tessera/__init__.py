@@ -3,78 +3,110 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tessera.algorithms.a2c import A2C
+    from tessera.algorithms.contract import Algorithm, Clock, Feedback, Schedule, State, Transition, View
+    from tessera.algorithms.dpg import DPG
+    from tessera.algorithms.dqn import DQN
+    from tessera.algorithms.es import ES
+    from tessera.algorithms.impala import IMPALA
+    from tessera.algorithms.mappo import MAPPO
+    from tessera.algorithms.ppo import PPO
+    from tessera.algorithms.q_learning import QLearning
+    from tessera.api import Result, compare, evaluate_run, evaluate_runs, map_reduce, train
+    from tessera.envs.base import (
+        Box,
+        DeviceEnvironment,
+        Discrete,
+        HostEnvironment,
+        HostVector,
+        MultiDiscrete,
+        Spec,
+        Timestep,
+    )
+    from tessera.errors import TesseraError
+    from tessera.graph.policy import Cut, Fragment, Policy
+    from tessera.stores.base import Experience, Sample
+    from tessera.stores.queue import Queue
+    from tessera.stores.replay import Replay
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "A2C": "tessera.algorithms.a2c",
-    "DPG": "tessera.algorithms.dpg",
-    "DQN": "tessera.algorithms.dqn",
-    "ES": "tessera.algorithms.es",
-    "IMPALA": "tessera.algorithms.impala",
-    "MAPPO": "tessera.algorithms.mappo",
-    "PPO": "tessera.algorithms.ppo",
-    "QLearning": "tessera.algorithms.q_learning",
-    "Algorithm": "tessera.algorithms.base",
-    "Clock": "tessera.algorithms.base",
-    "Feedback": "tessera.algorithms.base",
-    "Schedule": "tessera.algorithms.base",
-    "State": "tessera.algorithms.base",
-    "Transition": "tessera.algorithms.base",
-    "View": "tessera.algorithms.base",
-    "Box": "tessera.envs.base",
-    "DeviceEnvironment": "tessera.envs.base",
-    "Discrete": "tessera.envs.base",
-    "HostEnvironment": "tessera.envs.base",
-    "HostVector": "tessera.envs.base",
-    "MultiDiscrete": "tessera.envs.base",
-    "Spec": "tessera.envs.base",
-    "Timestep": "tessera.envs.base",
-    "Cut": "tessera.graph.policy",
-    "Fragment": "tessera.graph.policy",
-    "Policy": "tessera.graph.policy",
-    "Experience": "tessera.stores.base",
-    "Sample": "tessera.stores.base",
-    "Queue": "tessera.stores.queue",
-    "Replay": "tessera.stores.replay",
-    "TesseraError": "tessera.errors",
-    "Result": "tessera.train",
-    "train": "tessera.train",
-    "evaluate_run": "tessera.runs",
-    "evaluate_runs": "tessera.runs",
-    "map_reduce": "tessera.mapping",
-}
+__all__ = [
+    "A2C",
+    "DPG",
+    "DQN",
+    "ES",
+    "IMPALA",
+    "MAPPO",
+    "PPO",
+    "Algorithm",
+    "Box",
+    "Clock",
+    "Cut",
+    "DeviceEnvironment",
+    "Discrete",
+    "Experience",
+    "Feedback",
+    "Fragment",
+    "HostEnvironment",
+    "HostVector",
+    "MultiDiscrete",
+    "Policy",
+    "QLearning",
+    "Queue",
+    "Replay",
+    "Result",
+    "Sample",
+    "Schedule",
+    "Spec",
+    "State",
+    "TesseraError",
+    "Timestep",
+    "Transition",
+    "View",
+    "__version__",
+    "compare",
+    "evaluate_run",
+    "evaluate_runs",
+    "map_reduce",
+    "train",
+]
 
-__all__ = ["__version__", *sorted(_PUBLIC)]
+_MODULES = {
+    "tessera.algorithms.a2c": ("A2C",),
+    "tessera.algorithms.contract": ("Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View"),
+    "tessera.algorithms.dpg": ("DPG",),
+    "tessera.algorithms.dqn": ("DQN",),
+    "tessera.algorithms.es": ("ES",),
+    "tessera.algorithms.impala": ("IMPALA",),
+    "tessera.algorithms.mappo": ("MAPPO",),
+    "tessera.algorithms.ppo": ("PPO",),
+    "tessera.algorithms.q_learning": ("QLearning",),
+    "tessera.api": ("Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
+    "tessera.envs.base": (
+        "Box", "DeviceEnvironment", "Discrete", "HostEnvironment", "HostVector", "MultiDiscrete", "Spec", "Timestep",
+    ),
+    "tessera.errors": ("TesseraError",),
+    "tessera.graph.policy": ("Cut", "Fragment", "Policy"),
+    "tessera.stores.base": ("Experience", "Sample"),
+    "tessera.stores.queue": ("Queue",),
+    "tessera.stores.replay": ("Replay",),
+}  # fmt: skip
+"""Module -> public names that it holds."""
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import public names when they are first used, so that `import tessera` costs next to nothing."""
-    if name not in _PUBLIC:
+    if name not in _HOME:
         raise AttributeError(f"module 'tessera' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Keeps `tessera.train` the function: importing the module of the same name would put the module there."""
-
-    @property
-    def train(self) -> Any:
-        """Train an algorithm; see `tessera.train.train`."""
-        return importlib.import_module("tessera.train").train
-
-    @train.setter
-    def train(self, module: ModuleType) -> None:
-        """Let the import system think that it has set the module."""
-
-
-sys.modules[__name__].__class__ = _Package

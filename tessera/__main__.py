@@ -1,5 +1,5 @@
 """`python -m tessera` is `tessera`."""
 
-from tessera.cli import main
+from tessera.cli.main import main
 
 main()

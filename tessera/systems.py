@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera import algorithms
-from tessera.algorithms.base import Algorithm
+from tessera.algorithms.contract import Algorithm
 from tessera.errors import unknown_name
 
 

@@ -44,7 +44,7 @@ def x64() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A Ray cluster of three nodes with 8 CPUs each: one for all tests of a process, since Ray reads a token once."""
-    from tessera import cluster
+    from tessera.engines.ray_backend import cluster
 
     os.environ["TESSERA_CLUSTER"] = str(tmp_path_factory.mktemp("cluster"))
     try:
@@ -57,7 +57,7 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 @pytest.fixture(scope="module")
 def nodes(three_nodes: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The same, with this process connected as a driver."""
-    from tessera import cluster
+    from tessera.engines.ray_backend import cluster
 
     address = cluster.prepare(None)  # before Ray is imported
     from tessera.engines.ray import connect

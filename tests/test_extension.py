@@ -63,7 +63,8 @@ def test_every_public_name_is_what_it_says_whatever_was_imported_before():
     code = """
 import tessera
 missing = [name for name in tessera.__all__ if not hasattr(tessera, name)]
-from tessera.train import prepare_plan, train
+from tessera.api import train
+from tessera.planning.prepare import prepare_plan
 assert not missing, missing
 assert tessera.train is train, tessera.train
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-from tessera.algorithms.base import Algorithm
+from tessera.algorithms.contract import Algorithm
 from tessera.errors import TesseraError, unknown_name
-from tessera.imports import import_target
+from tessera.support.imports import import_target
 
 ALGORITHMS: dict[str, str] = {
     "a2c": "A2C",

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from tessera.algorithms.actor_critic import ActorCriticAlgorithm
-from tessera.algorithms.base import Feedback, Schedule, View, settled
-from tessera.algorithms.rows import Batch, Summary
+from tessera.algorithms.contract import Feedback, Schedule, View, resolved
+from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
+from tessera.algorithms.parts.actor_critic_types import Batch, Summary
 from tessera.maths.losses import value_loss
 
 
@@ -31,7 +31,7 @@ class A2C(ActorCriticAlgorithm):
     @property
     def schedule(self) -> Schedule:
         """One gradient per unroll."""
-        return Schedule(settled(self.unroll))
+        return Schedule(resolved(self.unroll))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

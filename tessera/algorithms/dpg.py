@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.base import View
-from tessera.algorithms.replayed import ReplayAlgorithm
-from tessera.algorithms.windows import Memory, Row
+from tessera.algorithms.contract import View
+from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
+from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Box, Spec, Timestep
 from tessera.errors import TesseraError
 from tessera.networks import ActionCritic, DeterministicActor, action_range, output_dtype
@@ -89,7 +89,7 @@ class DPG(ReplayAlgorithm):
         middle, _ = action_range(self.world)
         return jnp.zeros((n, *middle.shape), output_dtype(self.world.precision))
 
-    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+    def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the actor's action, with noise; before the first gradient any action."""
         action = self.actor.apply(view.params["actor"], timestep.observation)
         middle, half = action_range(self.world)
@@ -98,7 +98,7 @@ class DPG(ReplayAlgorithm):
         anything = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
         return self.within(jnp.where(view.clock.applies == 0, anything, noisy)), memory, ()
 
-    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+    def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the actor's action."""
         del key
         return self.actor.apply(view.params["actor"], timestep.observation), memory
@@ -128,7 +128,7 @@ class DPG(ReplayAlgorithm):
         values = self.critic.apply(params["critic"], rows.observation, rows.action)
         return jnp.abs(values - self.target(target, rows, key)[:, None]).mean(axis=-1)
 
-    def slope(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
+    def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
         """Gradients of both losses: neither reaches the other's params. The actor's is 0 where it is not due."""
         actor, critic = view.params["actor"], view.params["critic"]
         target = self.target(view.target, rows, key)
@@ -146,11 +146,11 @@ class DPG(ReplayAlgorithm):
         def not_due(actor: Any) -> tuple[jax.Array, Any]:
             return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
 
-        (of_critic, (value, error)), critic_slope = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        (of_critic, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
         due = view.clock.applies % self.actor_delay == 0
-        of_actor, actor_slope = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
+        of_actor, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
         metrics = {"loss": of_critic, "actor_loss": of_actor, "q_mean": value, "td_error": error.mean()}
-        return {"actor": actor_slope, "critic": critic_slope}, (metrics, error)
+        return {"actor": actor_gradient, "critic": critic_gradient}, (metrics, error)
 
 
 def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:

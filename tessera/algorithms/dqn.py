@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.base import View
-from tessera.algorithms.exploring import ExploringAlgorithm
-from tessera.algorithms.replayed import ReplayAlgorithm
-from tessera.algorithms.windows import Memory, Row
+from tessera.algorithms.contract import View
+from tessera.algorithms.parts.epsilon_greedy import ExploringAlgorithm
+from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
+from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Spec
 from tessera.maths.losses import double_q_target, huber, q_target, select
 
@@ -43,9 +43,9 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
         huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
         return replace(super().bind(spec), huber=huber)
 
-    def memory(self, env_id: jax.Array) -> Memory:
+    def memory(self, env_id: jax.Array) -> ValueMemory:
         """Nothing played yet; how much this environment explores."""
-        return super().memory(env_id)._replace(exploration=self.boldness(env_id))
+        return super().memory(env_id)._replace(exploration=self.exploration_rate(env_id))
 
     def target(self, params: Any, target: Any, rows: Row) -> jax.Array:
         """What values should be."""
@@ -63,7 +63,7 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
         """Huber's loss, or half the square."""
         return huber(error, self.huber) if self.huber else super().row_loss(error)
 
-    def slope(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
+    def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
         """Gradient of the loss of temporal-difference errors."""
         del key
         target = self.target(view.params, view.target, rows)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.base import Algorithm, Feedback, Schedule, Transition, View
+from tessera.algorithms.contract import Algorithm, Feedback, Schedule, Transition, View
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError
 from tessera.maths.evolution import centred_ranks, mean_return, noise, weighted_noise
@@ -23,7 +23,7 @@ LONGEST = 1000
 """Steps of an evaluation, at the most, where the user names no number."""
 
 
-class Memory(NamedTuple):
+class MemberMemory(NamedTuple):
     """What an environment knows of the member that it evaluates."""
 
     env_id: jax.Array
@@ -98,28 +98,28 @@ class ES(Algorithm):
         """Make the network's params."""
         return self.network.init(key, jnp.zeros((1, *self.world.observation_shape), self.world.observation_dtype))
 
-    def memory(self, env_id: jax.Array) -> Memory:
+    def memory(self, env_id: jax.Array) -> MemberMemory:
         """Nobody to evaluate yet."""
-        return Memory(env_id, jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
+        return MemberMemory(env_id, jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
 
-    def ready(self, view: View, memory: Memory, key: jax.Array) -> Memory:
+    def ready(self, view: View, memory: MemberMemory, key: jax.Array) -> MemberMemory:
         """Make the next member: both of a pair from one seed, one with the noise and one against it."""
         seed = jax.random.key_data(jax.random.fold_in(key, memory.env_id // 2))
         scale = self.sigma * (1 - 2 * (memory.env_id % 2))
         params = jax.tree.map(lambda p, e: p + (scale * e).astype(p.dtype), view.params, noise(seed, view.params))
         return memory._replace(seed=seed, params=params)
 
-    def act(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+    def act(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Do what the member does."""
         del view, key
         return self.network.apply(memory.params, timestep.observation), memory, ()
 
-    def greedy(self, view: View, memory: Memory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+    def greedy(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Do what the params do without noise."""
         del key
         return self.network.apply(view.params, timestep.observation), memory
 
-    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Memory]:
+    def digest(self, view: View, memory: MemberMemory, trajectory: Transition) -> tuple[Experience, MemberMemory]:
         """A seed and a score."""
         del view
         reward = trajectory.reward if trajectory.valid is None else trajectory.reward * trajectory.valid

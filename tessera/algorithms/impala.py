@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.a2c import A2C
-from tessera.algorithms.base import Transition
-from tessera.algorithms.rows import Played
+from tessera.algorithms.contract import Transition
+from tessera.algorithms.parts.actor_critic_types import UnrollEstimates
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError
 from tessera.maths.returns import v_trace
@@ -49,7 +49,7 @@ class IMPALA(A2C):
         pixels = spec.observation_dtype == "uint8"
         return {"unroll": 20 if pixels else 8, "learning_rate": 6e-4 if pixels else 3e-3}
 
-    def estimate(self, played: Played, rows: Transition) -> tuple[jax.Array, jax.Array]:
+    def estimate(self, played: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
         """Advantages and targets by V-trace."""
         log_ratios = played.distribution.log_prob(rows.action) - rows.extras.log_prob
         corrected = v_trace(

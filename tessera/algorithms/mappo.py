@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.base import Feedback, Transition, View
+from tessera.algorithms.contract import Feedback, Transition, View
+from tessera.algorithms.parts.actor_critic_types import ActorCriticMemory, Batch, Summary, UnrollEstimates
 from tessera.algorithms.ppo import PPO
-from tessera.algorithms.rows import Batch, Memory, Played, Summary
 from tessera.envs.base import Box, Spec
-from tessera.fields import SET_BY_FRAMEWORK
 from tessera.maths.distributions import Distribution
 from tessera.networks import TeamActorCritic
 from tessera.stores.base import Experience
+from tessera.support.fields import SET_BY_FRAMEWORK
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MAPPO(PPO):
         """What belongs to the agents that this is for."""
         return x if self.own is None else x[(slice(None),) * axis + (np.asarray(self.own),)]
 
-    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
+    def digest(self, view: View, memory: ActorCriticMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Keep rewards and marks of its agents, and what everybody saw."""
         extras, alive = trajectory.extras, trajectory.alive
         if alive is not None:
@@ -116,7 +116,7 @@ class MAPPO(PPO):
         valid = acted if rows.valid is None else acted & spread(rows.valid)
         return rows._replace(terminated=terminated | (acted & ~rows.alive & ~over), valid=valid)
 
-    def estimate(self, played: Played, rows: Transition) -> tuple[jax.Array, jax.Array]:
+    def estimate(self, played: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
         """Advantages and targets of every agent, [T, n, agents] each; a truncation is everybody's."""
         truncated = jnp.broadcast_to(rows.truncated[..., None], rows.reward.shape)
         return super().estimate(played, rows._replace(truncated=truncated))

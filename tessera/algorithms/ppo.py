@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.actor_critic import ActorCriticAlgorithm
-from tessera.algorithms.base import Feedback, Schedule, View, settled
-from tessera.algorithms.rows import Batch, Summary
+from tessera.algorithms.contract import Feedback, Schedule, View, resolved
+from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
+from tessera.algorithms.parts.actor_critic_types import Batch, Summary
 from tessera.envs.base import Box, Spec
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
 
@@ -50,7 +50,7 @@ class PPO(ActorCriticAlgorithm):
     @property
     def schedule(self) -> Schedule:
         """Unroll, then epochs of minibatches."""
-        return Schedule(settled(self.unroll), epochs=settled(self.epochs), minibatches=settled(self.minibatches))
+        return Schedule(resolved(self.unroll), epochs=resolved(self.epochs), minibatches=resolved(self.minibatches))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

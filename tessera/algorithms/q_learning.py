@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.base import Feedback, Schedule, State, Transition, View
-from tessera.algorithms.exploring import ExploringAlgorithm
-from tessera.algorithms.targets import followed
-from tessera.algorithms.windows import Memory, no_steps, prolonged
+from tessera.algorithms.contract import Feedback, Schedule, State, Transition, View
+from tessera.algorithms.parts.epsilon_greedy import ExploringAlgorithm
+from tessera.algorithms.parts.n_step_windows import ValueMemory, no_steps, prolonged
+from tessera.algorithms.parts.target_network import followed
 from tessera.errors import unknown_name
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
@@ -21,7 +21,7 @@ from tessera.stores.base import Experience, Sample
 KINDS = ("one_step", "sarsa", "n_step")
 
 
-class Batch(NamedTuple):
+class TargetBatch(NamedTuple):
     """Rows to learn from."""
 
     observation: jax.Array
@@ -82,12 +82,12 @@ class QLearning(ExploringAlgorithm):
         """Begin with the target equal to the params."""
         return super().start(params)._replace(target=params)
 
-    def memory(self, env_id: jax.Array) -> Memory:
+    def memory(self, env_id: jax.Array) -> ValueMemory:
         """How much this environment explores, and for Sarsa the last step, whose next action is not known yet."""
         last = no_steps(self.world, jnp.zeros(1, jnp.int32)) if self.kind == "sarsa" else ()
-        return Memory(last, self.boldness(env_id))
+        return ValueMemory(last, self.exploration_rate(env_id))
 
-    def digest(self, view: View, memory: Memory, trajectory: Transition) -> tuple[Experience, Any]:
+    def digest(self, view: View, memory: ValueMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Hand the trajectory on; for Sarsa a step later, and each step with what was done next."""
         if self.kind == "sarsa":
             whole, last = prolonged(memory.window, trajectory)
@@ -95,7 +95,7 @@ class QLearning(ExploringAlgorithm):
             trajectory = jax.tree.map(lambda x: x[:-1], whole)._replace(extras=whole.action[1:])
         return super().digest(view, memory, trajectory)
 
-    def prepare(self, view: View, sample: Sample) -> tuple[Batch, Any]:
+    def prepare(self, view: View, sample: Sample) -> tuple[TargetBatch, Any]:
         """Targets of one group's unroll [T, n], as rows."""
         rows = sample.rows
         follows = self.network.apply(view.target, rows.next_observation)
@@ -106,11 +106,11 @@ class QLearning(ExploringAlgorithm):
             target = returns_to_go(rows.reward, value, rows.terminated, rows.truncated, self.gamma)
         else:
             target = rows.reward + self.gamma * (1.0 - rows.terminated) * value
-        batch = Batch(rows.observation, rows.action, target, rows.valid)
+        batch = TargetBatch(rows.observation, rows.action, target, rows.valid)
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
         return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean()
 
-    def gradient(self, view: View, batch: Batch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
+    def gradient(self, view: View, batch: TargetBatch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
         """Gradient of half the squared errors."""
         del key
         share = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from tessera.engines.channels.local import LocalVector, lay_out
-from tessera.engines.channels.shared import Arena, Bell, available_memory
-from tessera.engines.control import Job
-from tessera.engines.crew import Interrupted, RestartsSpent
-from tessera.engines.desk import LocalJob, local_control
-from tessera.engines.fleet import Fleet
-from tessera.engines.mappers import map_on_processes
-from tessera.engines.pool import Member, assign, hire, wait_for_any
+from tessera.channels.rings import SharedTree, lay_out
+from tessera.channels.shared_memory import Arena, Bell
+from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
+from tessera.engines.driver.process_engine import ProcessEngine
+from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
+from tessera.engines.map_reduce.processes import map_on_processes
+from tessera.engines.replica.driver_link import LocalJob, local_control
+from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
-from tessera.graph.plan import Plan, cores
+from tessera.graph.plan import Plan
 from tessera.program.shapes import carried_shape
+from tessera.support.system import available_memory, cores
 
 __all__ = ["Interrupted", "LocalEngine", "RestartsSpent"]
 
@@ -33,7 +34,7 @@ def check_memory(processes: int, shared: int) -> None:
         )
 
 
-class LocalEngine(Fleet):
+class LocalEngine(ProcessEngine):
     """Runs a plan on processes of this machine."""
 
     name = "local"
@@ -43,39 +44,39 @@ class LocalEngine(Fleet):
         """Reserve a place for everything in shared memory."""
         plan = self.plan
         carried = carried_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
-        self.wiring = lay_out(plan, self.lines, carried)
-        check_memory(self.wiring.processes, self.wiring.size)
+        self.layout = lay_out(plan, self.link_specs, carried)
+        check_memory(self.layout.processes, self.layout.size)
 
     def set_up(self, jobs: list[Job]) -> None:
         """Make what processes share."""
-        self.arena = Arena(self.wiring.size)
-        self.controls = [local_control(self.arena, self.wiring, k) for k in range(len(jobs))]
-        shared = {"wiring": self.wiring, "arena": self.arena.handle}
+        self.arena = Arena(self.layout.size)
+        self.controls = [local_control(self.arena, self.layout, k) for k in range(len(jobs))]
+        shared = {"layout": self.layout, "arena": self.arena.handle}
         self.jobs = [LocalJob(**{f.name: getattr(job, f.name) for f in fields(job)}, **shared) for job in jobs]  # type: ignore[arg-type]
-        self.agency = LocalAgency(self.plan, Bell(self.arena, self.wiring.bells, len(jobs) + 1, len(jobs)))
+        self.launcher = LocalLauncher(self.plan, Bell(self.arena, self.layout.bells, len(jobs) + 1, len(jobs)))
 
     def tear_down(self) -> None:
         """Give the memory back."""
         self.arena.close()
 
-    def shared(self) -> list[LocalVector]:
+    def shared(self) -> list[SharedTree]:
         """Memories that peers add to."""
-        return [LocalVector(self.arena, *place) for place in self.wiring.vectors.values()]
+        return [SharedTree(self.arena, *place) for place in self.layout.vectors.values()]
 
 
-class LocalAgency:
+class LocalLauncher:
     """Processes from this machine's pool."""
 
     def __init__(self, plan: Plan, bell: Bell) -> None:
         self._plan, self._bell = plan, bell
 
-    def hire(self, job: Job) -> Member:
+    def start(self, job: Job) -> PooledProcess:
         """A process with a job."""
-        member = hire(self._plan.fragments[job.fragment], self._cores(job.place))
+        member = start_process(self._plan.fragments[job.fragment], self._cores(job.place))
         assign(member, job)
         return member
 
-    def wait(self, hands: list[Member], seconds: float) -> None:
+    def wait(self, hands: list[PooledProcess], seconds: float) -> None:
         """Wait until one of them has said something or has died, or the seconds are over."""
         wait_for_any(hands, seconds)
 

@@ -23,21 +23,33 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tessera.engines.channels.base import Line
-from tessera.engines.channels.letters import Name
-from tessera.engines.channels.remote import Standing
-from tessera.engines.control import BY_DRIVER, CONTROL_WORDS, IDLE, PRESENCE, Control, Job
-from tessera.engines.crew import Interrupted
-from tessera.engines.fleet import Fleet
-from tessera.engines.neighbours import Neighbours
-from tessera.engines.packing import Arrays
-from tessera.engines.pool import wanted_environment
-from tessera.engines.room import NoRoom, Resources, asked_of, check_room, fitted, reduced, shared_out, told, told_each
-from tessera.engines.seat import Presence, Seat
-from tessera.engines.tasks import map_on_ray
+from tessera.channels.control import BY_DRIVER, CONTROL_WORDS, IDLE, PRESENCE, Control
+from tessera.channels.link import LinkSpec
+from tessera.channels.packing import Arrays
+from tessera.channels.rpc.link import LinkState
+from tessera.channels.rpc.wire import Name
+from tessera.engines.driver.pool import wanted_environment
+from tessera.engines.driver.process_engine import ProcessEngine
+from tessera.engines.driver.supervisor import Interrupted
+from tessera.engines.map_reduce.ray_tasks import map_on_ray
+from tessera.engines.ray_backend.actor import Presence, ReplicaActor
+from tessera.engines.ray_backend.capacity import (
+    NoCapacity,
+    Resources,
+    asked_of,
+    check_capacity,
+    fitted,
+    nodes_in_words,
+    reduced,
+    shared_out,
+    told,
+)
+from tessera.engines.ray_backend.node_memory import NodeMemory
+from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.fewer import losses
-from tessera.graph.plan import Plan, cores
+from tessera.graph.plan import Plan
+from tessera.support.system import cores
 
 PLACE_SECONDS = 10.0
 """How long Ray may take to find room for a plan, before it is looked whether there is any."""
@@ -47,11 +59,11 @@ KNOCK_SECONDS = 5.0
 """How long the head of a cluster may take to answer."""
 START_SECONDS = 60.0
 """How long the process of an actor may take to start."""
-ROOM_SECONDS = 20.0
+CAPACITY_SECONDS = 20.0
 """How long Ray seeks a place for one replica before others are told that there is none."""
 MEET_SECONDS = 20.0
 """How long peers may take to say how far one that died had come."""
-Replica = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(Seat)  # type: ignore[call-overload]
+RemoteActor = ray.remote(concurrency_groups={"post": 1, "driver": 1, "news": 1})(ReplicaActor)  # type: ignore[call-overload]
 """The actor, with a thread for each of these beside the one that works."""
 
 
@@ -71,7 +83,7 @@ def connect(address: str | None, replicas: int) -> None:
     """Connect to a cluster, or start one on this machine that ends with this process."""
     if ray.is_initialized():
         return
-    # what dies is told by this engine, in one line; the pages that Ray prints of it are in its own files
+    # what dies is told by this engine, in one spec; the pages that Ray prints of it are in its own files
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # Ray forks only to start other programs
@@ -105,19 +117,19 @@ def _knock(address: str) -> None:
             ) from None
 
 
-def wait_for_room(plan: Plan, seconds: float) -> None:
+def wait_for_capacity(plan: Plan, seconds: float) -> None:
     """Wait a little for what others, such as a run that has just ended, are giving back; refuse what stays without."""
     end = time.monotonic() + seconds
     while True:
         try:
-            return check_room(plan, free_resources())
+            return check_capacity(plan, free_resources())
         except TesseraError:
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)
 
 
-class RayEngine(Fleet):
+class RayEngine(ProcessEngine):
     """Runs a plan on a Ray cluster that this process is connected to."""
 
     name = "ray"
@@ -127,23 +139,23 @@ class RayEngine(Fleet):
         """Refuse what the cluster cannot run."""
         nodes = whole_resources()
         self.plan = shared_out(self.plan, nodes)
-        check_room(self.plan, nodes)
-        wait_for_room(self.plan, PLACE_SECONDS / 2)
+        check_capacity(self.plan, nodes)
+        wait_for_capacity(self.plan, PLACE_SECONDS / 2)
 
     def fitting(self) -> Plan:
         """The plan, with fewer replicas if a node was lost and the others have no room for all."""
         try:
             plan = fitted(self.plan, whole_resources())
             try:
-                wait_for_room(plan, PLACE_SECONDS)  # for what the replicas that have just ended give back
-            except NoRoom:
+                wait_for_capacity(plan, PLACE_SECONDS)  # for what the replicas that have just ended give back
+            except NoCapacity:
                 plan = fitted(plan, free_resources())
-        except NoRoom as error:
+        except NoCapacity as error:
             raise RunFailed(f"{error}, and then --resume") from None
         if plan is not self.plan:
             self._options["note"](
-                f"the cluster has no longer room for all replicas (available: {told_each(free_resources())}): the run "
-                f"goes on with {losses(self.plan, plan)}"
+                f"the cluster has no longer room for all replicas (available: {nodes_in_words(free_resources())}): "
+                f"the run goes on with {losses(self.plan, plan)}"
             )
         return plan
 
@@ -152,35 +164,35 @@ class RayEngine(Fleet):
         words = [[0] * CONTROL_WORDS for _ in jobs]
         self.controls = [Control(own) for own in words]
         self.jobs = list(jobs)
-        self.agency = RayAgency(self.plan, self.jobs, self.lines, words, self._options["note"], self.logs)
+        self.launcher = RayLauncher(self.plan, self.jobs, self.link_specs, words, self._options["note"], self.logs)
 
     def tear_down(self) -> None:
         """Give the places back."""
-        assert isinstance(self.agency, RayAgency)
-        self.agency.close()
+        assert isinstance(self.launcher, RayLauncher)
+        self.launcher.close()
 
 
-class RayAgency:
+class RayLauncher:
     """Actors in a placement group that is made from the plan: one bundle for each replica."""
 
     def __init__(
         self,
         plan: Plan,
         jobs: list[Job],
-        lines: dict[Name, Line],
+        link_specs: dict[Name, LinkSpec],
         words: list[list[int]],
         note: Callable[[str], None],
         logs: str,
     ) -> None:
         """`note` tells the user something; `logs` is a folder for what replicas print, empty if nobody wants it."""
-        self._plan, self._lines, self._words, self._note, self._logs = plan, lines, words, note, logs
+        self._plan, self._link_specs, self._words, self._note, self._logs = plan, link_specs, words, note, logs
         self._run = uuid.uuid4().hex[:6]
         bundles = [asked_of(plan, job.fragment, job.number) for job in jobs]
         self._group = placement_group(bundles, strategy=STRATEGY, name=f"tessera {plan.policy} {self._run}")
         self._await_places()
         self._lives = [1] * len(jobs)
         self._handles = {job.place: self._make(job) for job in jobs}
-        self._neighbours = Neighbours(plan, lines, self._nodes())
+        self._neighbours = NodeMemory(plan, link_specs, self._nodes())
         self._neighbours.open(self._handles, START_SECONDS)
         self._granted: list[dict[int, int]] = [{} for _ in jobs]
         self._presences = self._look_who_is_there()
@@ -193,7 +205,7 @@ class RayAgency:
         end = time.monotonic() + START_SECONDS
         while not self._group.wait(PLACE_SECONDS):
             try:
-                check_room(self._plan, free_resources())
+                check_capacity(self._plan, free_resources())
                 if time.monotonic() > end:
                     raise TesseraError(f"Ray found no room for the plan in {START_SECONDS:g} s: is the cluster busy?")
             except TesseraError:
@@ -209,26 +221,26 @@ class RayAgency:
         """Give the places back."""
         remove_placement_group(self._group)
 
-    def hire(self, job: Job) -> RayHand:
+    def start(self, job: Job) -> ActorHandle:
         """An actor with a job."""
         place = job.place
-        before: dict[int, dict[Name, Standing]] | None = None
+        before: dict[int, dict[Name, LinkState]] | None = None
         if place in self._first:
             self._first.discard(place)
         else:
             self._lives[place] += 1
             self._handles[place] = self._make(job)
             before = self._introduce(place) if job.again else None
-        lines = {name: line for name, line in self._lines.items() if place in line.places}
-        peers = {p: self._handles[p] for line in lines.values() for p in line.places}
+        link_specs = {name: spec for name, spec in self._link_specs.items() if place in spec.places}
+        peers = {p: self._handles[p] for spec in link_specs.values() for p in spec.places}
         handle, own = self._handles[place], self._words[place]
         group = self._group_of(job)
         if group is not None:
             handle.join.remote(*group)
         presences = dict(enumerate(self._presences))  # what all were told: of what changes from then on it is told too
-        wiring = self._neighbours.wiring(place)
-        work = handle.work.remote(job, lines, peers, self._lives[place], list(own), presences, wiring, before)
-        return RayHand(handle, work, own, job, self._logs)
+        layout = self._neighbours.layout(place)
+        work = handle.work.remote(job, link_specs, peers, self._lives[place], list(own), presences, layout, before)
+        return ActorHandle(handle, work, own, job, self._logs)
 
     def _group_of(self, job: Job) -> tuple[str, int, int] | None:
         """How a replica finds the peers that it shares an all-reduce with; the first of them says where."""
@@ -243,12 +255,12 @@ class RayAgency:
                 raise Interrupted(_how(error)) from None
         return self._meeting[first], replicas, job.number
 
-    def wait(self, hands: list[RayHand], seconds: float) -> None:
+    def wait(self, hands: list[ActorHandle], seconds: float) -> None:
         """Wait until one of them has said something or has died, or the seconds are over."""
         if hands:
             ray.wait([hand.news for hand in hands], num_returns=1, timeout=seconds, fetch_local=False)
         for hand in hands:
-            if not hand.placed and not hand.told and not hand.pid and self._homeless(time.monotonic() - hand.hired):
+            if not hand.placed and not hand.told and not hand.pid and self._homeless(time.monotonic() - hand.requested):
                 hand.told = True
                 self._do_without(hand.job)
         now = self._look_who_is_there()
@@ -262,15 +274,17 @@ class RayAgency:
         return [(life, own[PRESENCE]) for life, own in zip(self._lives, self._words, strict=True)]
 
     def _homeless(self, seconds: float) -> bool:
-        """Whether one that was hired so long ago and has no process yet will get none: some processes start slowly."""
-        if seconds < ROOM_SECONDS:
+        """Whether a replica that has waited so long for a process will get none: some processes start slowly."""
+        if seconds < CAPACITY_SECONDS:
             return False
         return seconds > START_SECONDS or placement_group_table(self._group)["state"] != "CREATED"
 
     def _do_without(self, job: Job) -> None:
         """No node has room for a replica: others go on if they do not wait for it, and it comes when there is room."""
         asked = told(asked_of(self._plan, job.fragment, job.number))
-        missing = f"no node has room for replica {job.title} (asked: {asked}; available: {told_each(free_resources())})"
+        missing = (
+            f"no node has room for replica {job.title} (asked: {asked}; available: {nodes_in_words(free_resources())})"
+        )
         if not job.again:
             raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
         if not self._plan.asynchronous:
@@ -291,7 +305,7 @@ class RayAgency:
         asked = asked_of(self._plan, job.fragment, job.number)
         variables = wanted_environment(replace(placed, threads=max(1, int(asked["CPU"]))))
         variables |= {name: os.environ[name] for name in ("TESSERA_CACHE",) if name in os.environ}
-        return Replica.options(
+        return RemoteActor.options(
             name=f"{job.title} {self._run}.{self._lives[job.place]}",
             num_cpus=asked["CPU"],
             num_gpus=asked.get("GPU", 0.0),
@@ -300,9 +314,9 @@ class RayAgency:
             runtime_env={"env_vars": variables},
         ).remote(job.title, tuple(sys.path))
 
-    def _introduce(self, place: int) -> dict[int, dict[Name, Standing]]:
+    def _introduce(self, place: int) -> dict[int, dict[Name, LinkState]]:
         """Make a newcomer known to those that it is linked with; they say how far its predecessor had come."""
-        peers = {p for line in self._lines.values() if place in line.places for p in line.places if p != place}
+        peers = {p for spec in self._link_specs.values() if place in spec.places for p in spec.places if p != place}
         handle, life = self._handles[place], self._lives[place]
         asked = {p: self._handles[p].meet.remote(place, handle, life) for p in peers}
         try:
@@ -315,18 +329,18 @@ class RayAgency:
         return found
 
 
-class RayHand:
+class ActorHandle:
     """One actor, as the driver sees it: a question for news is always open, so that a death is an answer too."""
 
     def __init__(self, handle: Any, work: Any, words: list[int], job: Job, logs: str) -> None:
         self._handle, self._work, self._words, self.job = handle, work, words, job
         self._log = Path(logs) / f"{job.title.replace('/', '-')}.log" if logs else None
-        self.placed, self.told, self.hired = False, False, time.monotonic()
+        self.placed, self.told, self.requested = False, False, time.monotonic()
         """Whether Ray has found a place for it, whether it was told that there is none, and since when it is sought."""
         self._control = Control(words)
         self._pid: Any = handle.pid.remote()
         self.news = handle.news.remote()
-        self._fate: tuple[str, bool] | None = None
+        self._exit_reason: tuple[str, bool] | None = None
 
     @property
     def pid(self) -> int:
@@ -341,15 +355,15 @@ class RayHand:
 
     def alive(self) -> bool:
         """Whether it lives."""
-        return self._fate is None
+        return self._exit_reason is None
 
-    def say(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
+    def send(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
         """Tell it something."""
         self._handle.command.remote(command, arrays or {})
 
-    def heard(self) -> Any:
+    def received(self) -> Any:
         """What it has said since this was last asked; its words come with that."""
-        if self._fate is not None:
+        if self._exit_reason is not None:
             return
         over = bool(ray.wait([self._work], timeout=0)[0])
         while over or ray.wait([self.news], timeout=0)[0]:
@@ -358,10 +372,10 @@ class RayHand:
                     ray.get(self._work)
                 words, progress, message, said = ray.get(self.news)
             except RayTaskError as error:  # of what happens before a replica can speak for itself
-                self._fate = (str(error.cause or error).splitlines()[0], True)
+                self._exit_reason = (str(error.cause or error).splitlines()[0], True)
                 return
             except RayError as error:
-                self._fate = (_how(error), False)
+                self._exit_reason = (_how(error), False)
                 return
             self.placed = True
             for k, word in enumerate(words):
@@ -374,7 +388,7 @@ class RayHand:
                 else:
                     yield meta, arrays
             if over and not said:
-                self._fate = ("its work ended", True)
+                self._exit_reason = ("its work ended", True)
                 return
             self.news = self._handle.news.remote()
 
@@ -385,22 +399,22 @@ class RayHand:
             with self._log.open("a") as file:
                 file.write(text)
 
-    def fate(self) -> tuple[str, bool]:
+    def exit_reason(self) -> tuple[str, bool]:
         """How it died, and whether by its own doing."""
-        return self._fate or ("killed", False)
+        return self._exit_reason or ("killed", False)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """End it now."""
         ray.kill(self._handle, no_restart=True)
-        self._fate = self._fate or ("killed", False)
+        self._exit_reason = self._exit_reason or ("killed", False)
 
     def kill(self) -> None:
         """End it, and be done with it."""
-        self.end()
+        self.terminate()
 
-    def dismiss(self) -> None:
+    def release(self) -> None:
         """Let it go."""
-        self.end()
+        self.terminate()
 
 
 def _how(error: RayError) -> str:

@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 
-from tessera.algorithms.base import Algorithm, State
-from tessera.engines.channels.base import Flow
-from tessera.engines.channels.memory import MemoryLink, MemoryVector
-from tessera.engines.inbox import Shared
-from tessera.engines.mapping import MapReduce, map_here
-from tessera.engines.replica import Replica, make_programs, make_training
-from tessera.engines.reports import Reports, Told, collect_reports
-from tessera.engines.routes import make_routes
-from tessera.engines.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
-from tessera.engines.timeline import Timeline
+from tessera.algorithms.contract import Algorithm, State
+from tessera.channels.in_process import InProcessLink, InProcessTree
+from tessera.channels.inboxes import SharedExchange
+from tessera.channels.link import Flow
+from tessera.channels.routes import make_routes
+from tessera.engines.map_reduce.board import MapReduce, map_here
+from tessera.engines.replica.replica import Replica, make_programs, make_training
+from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
+from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
+from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed
 from tessera.graph.plan import Plan
@@ -40,11 +40,11 @@ class SerialEngine(MapReduce):
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
         self.links = {
-            (k, lane): MemoryLink(len(readers), c.capacity + c.lag, c.kind == "register")
+            (k, lane): InProcessLink(len(readers), c.capacity + c.lag, c.kind == "register")
             for k, (c, r) in enumerate(zip(plan.channels, self.routes, strict=True))
             for lane, (_, readers) in r.lanes().items()
         }
-        self.vectors = {k: MemoryVector() for k, c in enumerate(plan.channels) if c.kind == "shared"}
+        self.vectors = {k: InProcessTree() for k, c in enumerate(plan.channels) if c.kind == "shared"}
         self.replicas: list[Replica] = []
         for i, placed in enumerate(plan.fragments):
             for r in range(placed.replicas):
@@ -55,10 +55,10 @@ class SerialEngine(MapReduce):
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
-            replica.timeline = Timeline(trace, place, replica.title)
+            replica.tracer = TraceWriter(trace, place, replica.title)
 
-    def _both(self, channel: int) -> Shared | None:
-        return Shared(self.vectors[channel]) if channel in self.vectors else None
+    def _both(self, channel: int) -> SharedExchange | None:
+        return SharedExchange(self.vectors[channel]) if channel in self.vectors else None
 
     def start(self) -> Tally | None:
         """Reset the environments and fill the store; what was played meanwhile, if anything was."""
@@ -138,7 +138,7 @@ class SerialEngine(MapReduce):
         for replica in self.replicas:
             replica.close()
 
-    def _reports(self) -> dict[tuple[int, int], list[Told]]:
+    def _reports(self) -> dict[tuple[int, int], list[ReplicaReport]]:
         return {(r.fragment, r.number): r.take_reports() for r in self.replicas}
 
     def _run(self, turns: list[Iterator[Node] | None], count: int) -> None:

@@ -24,7 +24,7 @@ from tessera.envs.base import (
 )
 from tessera.envs.hiding import hide
 from tessera.errors import TesseraError, unknown_name
-from tessera.imports import import_target
+from tessera.support.imports import import_target
 
 __all__ = [
     "PRECISIONS",

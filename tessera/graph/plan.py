@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -11,6 +10,7 @@ from tessera.errors import TesseraError, unknown_name
 from tessera.graph.groups import Needs, count_groups, deal, usable
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, Stream, route
+from tessera.support.system import cores
 
 ENGINES = ("serial", "local", "ray")
 
@@ -143,6 +143,15 @@ class Plan:
         each = 1 if pushed is None else pushed.every
         return Fraction(self.envs * self.batches * each, self.groups * self.learners)
 
+    @property
+    def places(self) -> list[tuple[int, int, str]]:
+        """Fragment, number and title of every replica; a replica's place is its position in this list."""
+        return [(i, r, f"{f.title}/{r}") for i, f in enumerate(self.fragments) for r in range(f.replicas)]
+
+    def place(self, fragment: int, number: int) -> int:
+        """A replica's place among all of the plan's."""
+        return sum(f.replicas for f in self.fragments[:fragment]) + number
+
     def home(self, operator: str) -> int:
         """Index of the fragment that holds `operator`."""
         return next(i for i, f in enumerate(self.fragments) if operator in f.operators)
@@ -174,17 +183,6 @@ class Plan:
         return found
 
 
-def choose(device_env: bool, devices: int) -> tuple[str, str]:
-    """Pick a policy where none is named: (name, why). The rule is in docs/design.md."""
-    if device_env:
-        where = f"all {devices} devices" if devices > 1 else "the one device"
-        return "fused", f"fused, because the environment is pure JAX: one compiled program on {where}"
-    return (
-        "fused",
-        "fused, because the environment runs on this one host: it steps while the update is computed",
-    )
-
-
 def make_plan(
     policy: Policy,
     needs: Needs,
@@ -199,7 +197,7 @@ def make_plan(
     """Apply `policy`; raise with asked versus available where it cannot be."""
     if envs < 1:
         raise TesseraError(f"--envs {envs}: at least one environment is needed")
-    policy = _settled(policy, needs)
+    policy = _resolved(policy, needs)
     _check_engine(engine, policy)
     several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
     virtual = max(available, cores()) if several and platform == "cpu" else available
@@ -284,7 +282,7 @@ def _place(
     return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, f.model, dealt)
 
 
-def _settled(policy: Policy, needs: Needs) -> Policy:
+def _resolved(policy: Policy, needs: Needs) -> Policy:
     """The policy with replicas counted: what is shared out by agents has something to share only if there are any."""
     fragments = []
     for f in policy.fragments:
@@ -397,8 +395,3 @@ def _kind(stream: Stream, mode: str, found: str, together: bool) -> str:
     if stream.name in ("timesteps", "actions"):
         return "exchange"
     return "register" if stream.name == "params" and mode == "async" else "queue"
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,7 +14,7 @@ from typing import Any
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.files import SUFFIXES, load
 from tessera.graph.policy import Policy
-from tessera.imports import import_target
+from tessera.support.imports import import_target
 
 Maker = Callable[..., Policy]
 

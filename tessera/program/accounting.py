@@ -18,7 +18,7 @@ class Episode(NamedTuple):
     length: Any
 
 
-class Played(NamedTuple):
+class EpisodeStep(NamedTuple):
     """One step as episodes see it."""
 
     done: Any
@@ -37,13 +37,15 @@ class Tally(NamedTuple):
     """While an unroll is under way None where every step counts."""
 
 
-def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Played]:
+def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, EpisodeStep]:
     """Add one step to the running episodes; `xp` is NumPy or jax.numpy. What agents earn counts as their mean."""
     counted = 1 if timestep.valid is None else timestep.valid
     done = timestep.terminated | timestep.truncated
     reward = timestep.reward if timestep.reward.ndim == done.ndim else timestep.reward.mean(-1)
     total, length = episode.total + reward * counted, episode.length + counted
-    return Episode(xp.where(done, 0, total), xp.where(done, 0, length)), Played(done, total, length, timestep.valid)
+    return Episode(xp.where(done, 0, total), xp.where(done, 0, length)), EpisodeStep(
+        done, total, length, timestep.valid
+    )
 
 
 def no_episode(timestep: Timestep, xp: Any) -> Episode:
@@ -58,7 +60,7 @@ def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:
     return (Tally(none, none.astype(episode.total.dtype), none, none if masks else None),)
 
 
-def count(tally: Tally, played: Played) -> tuple[Tally]:
+def count(tally: Tally, played: EpisodeStep) -> tuple[Tally]:
     """Count one step of each environment."""
     xp = np if isinstance(played.done, np.ndarray) else jnp
     return (

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tessera.program.lowering import lowered
 from tessera.program.nodes import (
     HOST,
     REPORTS,
@@ -28,6 +27,7 @@ from tessera.program.nodes import (
     Send,
     effects,
 )
+from tessera.program.numpy_lowering.lowering import lowered
 from tessera.program.sharding import AXIS, laid_out, partition, placed
 
 LARGE = 1 << 16
@@ -36,8 +36,8 @@ CHUNK = 1024
 """The most updates that one call of a compiled program runs."""
 
 Slots = dict[str, Any]
-Both = tuple[Slots, Slots]
-Body = Callable[[Slots, Any], Both]
+SlotsPair = tuple[Slots, Slots]
+Body = Callable[[Slots, Any], SlotsPair]
 """One iteration: carried slots and the index in; carried slots and what is stacked out."""
 
 
@@ -167,14 +167,14 @@ def _segment(
 
     fresh = [w for w in kept if w not in donated]
 
-    def run(gone: Slots, seen: Slots) -> Both:
+    def run(gone: Slots, seen: Slots) -> SlotsPair:
         # What is replaced comes first and in the order in which it was given, so that each buffer comes back as itself.
         # Buffers are matched by shape alone, and with three of one shape (params and Adam's moments) handed round in a
         # ring a GPU compiler was seen to overwrite one before it was copied on.
         slots = trace(nodes, {**seen, **gone}, frozenset(kept))
         return {s: slots[s] for s in donated}, {s: _reported(s, slots[s]) for s in fresh}
 
-    function: Callable[..., Both] = run
+    function: Callable[..., SlotsPair] = run
     if mesh is not None:
         function = _spread(run, donated, plain, fresh, mesh)
     # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
@@ -192,8 +192,8 @@ def _reported(slot: str, value: Any) -> Any:
 
 
 def _spread(
-    run: Callable[..., Both], donated: tuple[str, ...], plain: tuple[str, ...], fresh: list[str], mesh: Mesh
-) -> Callable[..., Both]:
+    run: Callable[..., SlotsPair], donated: tuple[str, ...], plain: tuple[str, ...], fresh: list[str], mesh: Mesh
+) -> Callable[..., SlotsPair]:
     inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
     outputs = (inputs[0], {s: partition(s) for s in fresh})
     return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, axis_names={AXIS}, check_vma=False)
@@ -254,14 +254,14 @@ def _scan(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
     slots.update(ys)
 
 
-def _stacks(body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, Both], Both], Slots]:
+def _stacks(body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, SlotsPair], SlotsPair], Slots]:
     """Make a body that writes each iteration's values in place, on any axis, and the empty stacks it writes to."""
     _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
 
     def empty(x: Any, axis: int) -> jax.Array:
         return jnp.zeros((*x.shape[:axis], count, *x.shape[axis:]), x.dtype)
 
-    def iteration(step: Any, both: Both) -> Both:
+    def iteration(step: Any, both: SlotsPair) -> SlotsPair:
         carry, ys = body(both[0], step)
         return carry, {s: jax.tree.map(partial(_write, step=step, axis=SLOTS[s].stack), both[1][s], ys[s]) for s in ys}
 

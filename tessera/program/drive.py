@@ -9,16 +9,16 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from tessera.program.halves import in_halves, run_in_halves
-from tessera.program.lowering import fetch
 from tessera.program.nodes import REPORTS, SLOTS, Collective, Every, Node, Op, Recv, Repeat, Segment, Send, effects
-from tessera.program.parts import stack
-from tessera.program.shares import Peers, Timeline, run_in_shares, shared_out
+from tessera.program.numpy_lowering.lowering import fetch
+from tessera.program.overlap.double_buffer import in_halves, run_in_halves
+from tessera.program.overlap.ready_batching import PeerPort, Tracer, run_in_shares, shared_out
+from tessera.program.overlap.slot_slices import stack
 
 Slots = dict[str, Any]
 
 
-class Port(Peers, Protocol):
+class Port(PeerPort, Protocol):
     """One replica's end of the channels."""
 
     def send(self, channel: int, value: Any) -> bool:
@@ -29,18 +29,18 @@ class Port(Peers, Protocol):
 
 
 def drive(
-    nodes: tuple[Node, ...], slots: Slots, port: Port | None = None, timeline: Timeline | None = None
+    nodes: tuple[Node, ...], slots: Slots, port: Port | None = None, tracer: Tracer | None = None
 ) -> Iterator[Node]:
     """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn.
 
     Without a port nothing can be exchanged.
     """
     for node in nodes:
-        begin = time.monotonic() if timeline is not None else 0.0
+        begin = time.monotonic() if tracer is not None else 0.0
         match node:
             case Segment():
                 call(node, slots)
-                if timeline is not None:  # what a timeline shows has happened
+                if tracer is not None:  # what a tracer shows has happened
                     jax.block_until_ready([slots[s] for s in effects(node.nodes)[1] if s in slots])
             case Op():
                 slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads)), strict=True))
@@ -48,32 +48,32 @@ def drive(
                 assert port is not None
                 while not port.send(node.channel, slots[node.slot]):
                     yield node
-                    begin = timeline.span(node, begin, waiting=True) if timeline is not None else 0.0
+                    begin = tracer.span(node, begin, waiting=True) if tracer is not None else 0.0
             case Recv():
                 assert port is not None
                 arrived, value = port.receive(node.channel)
                 while not arrived:
                     yield node
-                    begin = timeline.span(node, begin, waiting=True) if timeline is not None else 0.0
+                    begin = tracer.span(node, begin, waiting=True) if tracer is not None else 0.0
                     arrived, value = port.receive(node.channel)
                 slots[node.slot] = value
-            case Repeat() if timeline is None and in_halves(node, slots):
+            case Repeat() if tracer is None and in_halves(node, slots):
                 run_in_halves(node, slots, _run_one)
                 continue
             case Repeat() if port is not None and (by := shared_out(node, port)) is not None:
-                yield from run_in_shares(node, by, slots, port, timeline)
+                yield from run_in_shares(node, by, slots, port, tracer)
                 continue
             case Repeat():
-                yield from _repeat(node, slots, port, timeline)
+                yield from _repeat(node, slots, port, tracer)
                 continue
             case Every():
                 if int(slots["update_clock"]) % node.count == 0:
-                    yield from drive(node.body, slots, port, timeline)
+                    yield from drive(node.body, slots, port, tracer)
                 continue
             case Collective():
                 raise TypeError(f"a collective outside of a segment: {node}")
-        if timeline is not None:
-            timeline.span(node, begin)
+        if tracer is not None:
+            tracer.span(node, begin)
 
 
 def _run_one(node: Node, slots: Slots) -> None:
@@ -94,12 +94,12 @@ def call(segment: Segment, slots: Slots) -> None:
     slots.update(fresh)
 
 
-def _repeat(node: Repeat, slots: Slots, port: Port | None, timeline: Timeline | None) -> Iterator[Node]:
+def _repeat(node: Repeat, slots: Slots, port: Port | None, tracer: Tracer | None) -> Iterator[Node]:
     count = int(slots["count"]) if node.count is None else node.count
     stacks: dict[str, list[Any]] = {out: [] for s, out in node.stacks.items()}
     for step in range(count):
         slots[node.index] = np.int32(step)
-        yield from drive(node.body, slots, port, timeline)
+        yield from drive(node.body, slots, port, tracer)
         for s, out in node.stacks.items():
             if s in slots:
                 stacks[out].append(slots.pop(s))

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.base import Algorithm, Clock, State
+from tessera.algorithms.contract import Algorithm, Clock, State
 from tessera.errors import TesseraError
 from tessera.stores.base import NOWHERE, Sample
 
 
-class Alone(NamedTuple):
+class SoloGradient(NamedTuple):
     """A gradient that is applied by itself: its norm is known where it is made, whoever applies which part of it."""
 
     values: Any
@@ -47,7 +47,7 @@ def instead(sample: Sample, groups: int) -> Sample:
 
 def values_of(gradients: Any) -> Any:
     """The gradients themselves."""
-    return gradients.values if isinstance(gradients, Alone) else gradients
+    return gradients.values if isinstance(gradients, SoloGradient) else gradients
 
 
 def carried(state: State, carries: str, target: bool = False) -> dict[str, Any]:

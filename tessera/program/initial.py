@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tessera.algorithms.base import Algorithm, Clock, State, Transition
+from tessera.algorithms.contract import Algorithm, Clock, State, Transition
 from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
 from tessera.program.exchange import shards_of
-from tessera.program.halves import open_environments
 from tessera.program.keys import derive, root_key
+from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.sharding import shardings
 from tessera.program.training import Training, acting, over_envs, published
 

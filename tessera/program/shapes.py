@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from tessera.graph.operators import OPERATORS
 from tessera.graph.plan import Placement, Plan
-from tessera.program.exchange import Alone, Shards, carried
+from tessera.program.exchange import Shards, SoloGradient, carried
 from tessera.program.initial import initial_shapes, timestep_shape
 from tessera.program.nodes import HOST, SLOTS, Every, Node, Op, Repeat
 from tessera.program.training import Training, acting, published
@@ -74,7 +74,7 @@ def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Sh
         return resized(shapes.get("experience_all", shapes["experience"]), 0, groups)
     if slot == "summary":
         return resized(shapes["summary"], 0, groups)
-    if slot == "gradients" and isinstance(shapes["gradients"], Alone):
+    if slot == "gradients" and isinstance(shapes["gradients"], SoloGradient):
         return shapes["gradients"]._replace(summary=resized(shapes["gradients"].summary, 0, groups))
     if slot in ("view", "acting") and shards is not None:
         part = jax.ShapeDtypeStruct((shards.size,), jax.tree.leaves(shards.template)[0].dtype)

@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.base import Algorithm, State, Transition, View
+from tessera.algorithms.contract import Algorithm, State, Transition, View
 from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
-from tessera.program.exchange import Alone, Tensors, adopted, carried, difference, values_of
+from tessera.program.exchange import SoloGradient, Tensors, adopted, carried, difference, values_of
 from tessera.program.keys import derive, derive_each
+from tessera.program.minibatches import flat_rows, pick, rows_per_group
 from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
-from tessera.program.rows import flat_rows, pick, rows_per_group
 
 
 class Learned(NamedTuple):
@@ -368,7 +368,7 @@ class Training:
                 gradients, *rest = threshold_code(gradients, more[-1], self.threshold)
                 kept = tuple(rest)
             if self.solo:
-                gradients = Alone(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
+                gradients = SoloGradient(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
             return gradients, feedback.metrics, feedback.priorities, clock + 1, *kept
 
         def address(samples: Any, rows: jax.Array) -> tuple[Any]:
@@ -378,7 +378,7 @@ class Training:
             return (jax.vmap(store.update)(buffer, *priorities),)
 
         def squares(gradients: Any, tensors: Any) -> tuple[jax.Array]:
-            alone = isinstance(gradients, Alone)
+            alone = isinstance(gradients, SoloGradient)
             return (gradients.squares if alone else squared_sums(gradients, tensors),)
 
         def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from tessera import A2C, DQN, PPO, Cut, Fragment, Policy, TesseraError, policies
-from tessera.checkpoint import paths
+from tessera.api import train
+from tessera.engines.driver.pool import kept
 from tessera.engines.local import LocalEngine, check_memory
-from tessera.engines.pool import kept
 from tessera.engines.serial import SerialEngine
-from tessera.train import prepare_plan, train
+from tessera.planning.prepare import prepare_plan
+from tessera.runs.checkpoint import paths
 
 UPDATES = 3
 ALGORITHMS = {

@@ -23,14 +23,16 @@ import test_local
 from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 
 import tessera
-from tessera import TesseraError, cluster, policies
-from tessera.engines.channels.base import GONE, HERE, REFILLING, Line
-from tessera.engines.channels.letters import Letter, Sender
-from tessera.engines.control import CONTROL_WORDS, PRESENCE, Job, place_names
-from tessera.engines.crew import Interrupted
-from tessera.engines.fleet import Fleet
+from tessera import TesseraError, policies
+from tessera.channels.control import CONTROL_WORDS, PRESENCE
+from tessera.channels.link import GONE, HERE, REFILLING, LinkSpec
+from tessera.channels.rpc.wire import Packet, Sender
+from tessera.engines.driver.process_engine import ProcessEngine
+from tessera.engines.driver.supervisor import Interrupted
+from tessera.engines.ray_backend import cluster
+from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
 
 FAST = [("multi_learner", "ppo"), ("central:shards=2", "ppo"), ("distributed_replay", "dqn")]
 
@@ -84,7 +86,9 @@ def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, name):
     engine = opened(ALGORITHMS[name], policy, precision="f64")
     try:
-        assert all(set(engine.agency._neighbours.wiring(k).wires) == set(engine.lines) for k in range(len(engine.jobs)))
+        assert all(
+            set(engine.launcher._neighbours.layout(k).links) == set(engine.link_specs) for k in range(len(engine.jobs))
+        )
         engine.start()
         engine.advance(test_local.UPDATES)
         assert_equal(jax.tree.map(np.array, engine.state()), expected(name))
@@ -161,15 +165,15 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
 )
 def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strategy, monkeypatch, tmp_path):
     monkeypatch.setattr("tessera.engines.ray.STRATEGY", strategy)
-    advance, killed = Fleet.advance, []
+    advance, killed = ProcessEngine.advance, []
 
-    def advancing(engine: Fleet, count: int, ahead: int = 0) -> Any:
+    def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
         if not killed and engine.done >= 20 and "env+act/0" in engine.processes():
             killed.append(engine.done)
             os.kill(engine.processes()["env+act/0"], signal.SIGKILL)
         return advance(engine, min(count, 20), ahead)
 
-    monkeypatch.setattr(Fleet, "advance", advancing)
+    monkeypatch.setattr(ProcessEngine, "advance", advancing)
     result = tessera.train(
         tessera.A2C(unroll=8, widths=(8,)), "gymnax:CartPole-v1", policy, steps=80 * 8 * 16, seed=1, envs=16,
         engine="ray", run_dir=tmp_path / "run", eval_episodes=4, quiet=True,
@@ -278,12 +282,12 @@ def test_a_run_that_begins_again_has_as_many_replicas_as_there_is_room_for_and_l
 
 
 def kill_where_no_room_is(title: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill a replica, and let whoever is hired from now on find no node."""
+    """Kill a replica, and let whoever is requested from now on find no node."""
     from tessera.engines import ray as engine_module
 
-    monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+    monkeypatch.setattr(engine_module, "CAPACITY_SECONDS", 1.0)
     monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
-    monkeypatch.setattr(engine.agency, "_make", lambda job, make=engine.agency._make: nowhere(make, job))
+    monkeypatch.setattr(engine.launcher, "_make", lambda job, make=engine.launcher._make: nowhere(make, job))
     os.kill(engine.processes()[title], signal.SIGKILL)
 
 
@@ -295,12 +299,12 @@ def nowhere(make: Any, job: Any) -> Any:
 
 
 def desk_of(actor: Actor) -> Any:
-    """The desk that an actor would sit at, by what it was called with."""
-    from tessera.engines.channels.shared import Arena
-    from tessera.engines.seat import RayDesk
+    """The driver_link that an actor would sit at, by what it was called with."""
+    from tessera.channels.shared_memory import Arena
+    from tessera.engines.ray_backend.actor import RayDriverLink
 
-    *given, wiring, _ = actor.calls["work"]
-    return RayDesk(*given, wiring, Arena(wiring.size), grouped=False)
+    *given, layout, _ = actor.calls["work"]
+    return RayDriverLink(*given, layout, Arena(layout.size), grouped=False)
 
 
 class Actor:
@@ -314,42 +318,42 @@ class Actor:
 
 
 def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(monkeypatch):
-    from tessera.engines.ray import RayAgency
+    from tessera.engines.ray import RayLauncher
 
     actor, store = Actor(), Actor()
     bound, made, plan = prepare_plan(
         ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
     )
-    jobs = [Job(plan, bound, made, i, r, k, 0, 1, False) for k, (i, r, _) in enumerate(place_names(plan))]
-    line = Line(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
+    jobs = [Job(plan, bound, made, i, r, k, 0, 1, False) for k, (i, r, _) in enumerate(plan.places)]
+    line = LinkSpec(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
     words = [[0] * CONTROL_WORDS for _ in jobs]
     monkeypatch.setattr("tessera.engines.ray.placement_group", lambda *_, **__: Actor())
-    monkeypatch.setattr(RayAgency, "_await_places", lambda agency: None)
-    monkeypatch.setattr(RayAgency, "_nodes", lambda agency: ["a", "b", "c", "d"])
-    monkeypatch.setattr(RayAgency, "_make", lambda agency, job: store if job.place else actor)
-    monkeypatch.setattr(RayAgency, "_introduce", lambda agency, place: {})
-    agency = RayAgency(plan, jobs, {(0, 0): line}, words, print, "")
+    monkeypatch.setattr(RayLauncher, "_await_places", lambda launcher: None)
+    monkeypatch.setattr(RayLauncher, "_nodes", lambda launcher: ["a", "b", "c", "d"])
+    monkeypatch.setattr(RayLauncher, "_make", lambda launcher, job: store if job.place else actor)
+    monkeypatch.setattr(RayLauncher, "_introduce", lambda launcher, place: {})
+    launcher = RayLauncher(plan, jobs, {(0, 0): line}, words, print, "")
     words[1][PRESENCE] = GONE
-    agency.hire(replace(jobs[0], again=True))
+    launcher.start(replace(jobs[0], again=True))
     words[1][PRESENCE] = HERE  # it is back before anybody was told that it was gone
-    agency.wait([], 0)
+    launcher.wait([], 0)
     assert desk_of(actor).presences[1][1] == HERE
     words[1][PRESENCE] = GONE
-    agency.wait([], 0)
-    agency.hire(replace(jobs[0], again=True))
-    desk = desk_of(actor)
-    desk.link(0, 0).put(line.like, 0)
-    desk.get_credit({((0, 0), 1): 1})
-    assert desk.link(0, 0).room()  # the other store has taken it, and this one is not waited for
-    life = desk.presences[1][0]
-    desk.get_post(Letter(Sender(1, life, HERE), {}), [])  # the store itself says so first
-    desk.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
-    desk.link(0, 0).put(line.like, 0)
-    desk.get_credit({((0, 0), 1): 2})
-    assert not desk.link(0, 0).room()  # now both are waited for
-    desk.grant({}, {1: (life + 1, GONE)})  # it dies again
-    assert desk.link(0, 0).room()
-    agency.hire(replace(jobs[1], again=True))
+    launcher.wait([], 0)
+    launcher.start(replace(jobs[0], again=True))
+    driver_link = desk_of(actor)
+    driver_link.link(0, 0).put(line.like, 0)
+    driver_link.get_credit({((0, 0), 1): 1})
+    assert driver_link.link(0, 0).can_send()  # the other store has taken it, and this one is not waited for
+    life = driver_link.presences[1][0]
+    driver_link.get_post(Packet(Sender(1, life, HERE), {}), [])  # the store itself says so first
+    driver_link.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
+    driver_link.link(0, 0).put(line.like, 0)
+    driver_link.get_credit({((0, 0), 1): 2})
+    assert not driver_link.link(0, 0).can_send()  # now both are waited for
+    driver_link.grant({}, {1: (life + 1, GONE)})  # it dies again
+    assert driver_link.link(0, 0).can_send()
+    launcher.start(replace(jobs[1], again=True))
     back = desk_of(store)
     assert back.control.presence == GONE
     back.control.presence = HERE
@@ -358,37 +362,37 @@ def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(
 
 
 def test_neighbours_see_at_once_whether_a_store_is_back():
-    from tessera.engines.channels.local import lay_out
-    from tessera.engines.channels.shared import Arena
-    from tessera.engines.seat import RayDesk
+    from tessera.channels.rings import lay_out
+    from tessera.channels.shared_memory import Arena
+    from tessera.engines.ray_backend.actor import RayDriverLink
 
     bound, made, plan = prepare_plan(
         ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
     )
-    name, line = (0, 0), Line(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
-    wiring = lay_out(plan, {name: line}, None)
-    arena = Arena(wiring.size)
+    name, line = (0, 0), LinkSpec(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
+    layout = lay_out(plan, {name: line}, None)
+    arena = Arena(layout.size)
 
-    def desk(place: int, life: int = 1, presence: int = HERE) -> Any:
-        job = Job(plan, bound, made, *place_names(plan)[place][:2], place, 0, 1, False)
+    def driver_link(place: int, life: int = 1, presence: int = HERE) -> Any:
+        job = Job(plan, bound, made, *plan.places[place][:2], place, 0, 1, False)
         words = [0] * CONTROL_WORDS
         words[PRESENCE] = presence
-        return RayDesk(job, {name: line}, {}, life, words, {}, wiring, arena, grouped=False)
+        return RayDriverLink(job, {name: line}, {}, life, words, {}, layout, arena, grouped=False)
 
-    actor, first, second = (desk(place) for place in range(3))
+    actor, first, second = (driver_link(place) for place in range(3))
     actor.link(0, 0).put(line.like, 0)
     second.link(0, 0).release(1)
-    assert not actor.link(0, 0).room()  # the first store has not taken it
+    assert not actor.link(0, 0).can_send()  # the first store has not taken it
     actor.grant({}, {1: (2, GONE)})  # it is dead
-    assert actor.link(0, 0).room()
-    first = desk(1, life=2, presence=GONE)
-    assert actor.link(0, 0).room()
+    assert actor.link(0, 0).can_send()
+    first = driver_link(1, life=2, presence=GONE)
+    assert actor.link(0, 0).can_send()
     actor.link(0, 0).put(line.like, 0)
     second.link(0, 0).release(1)
     first.control.presence = REFILLING
-    assert not actor.link(0, 0).room()  # nobody else had to say that it is back
+    assert not actor.link(0, 0).can_send()  # nobody else had to say that it is back
     first.link(0, 0).skip(0)
-    assert actor.link(0, 0).room()
+    assert actor.link(0, 0).can_send()
     seen = actor.look()
     second.link(0, 0).skip(1)
     actor.wait(seen, 0.0)
@@ -396,7 +400,7 @@ def test_neighbours_see_at_once_whether_a_store_is_back():
 
 
 def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatch):
-    from tessera.engines.neighbours import Neighbours
+    from tessera.engines.ray_backend.node_memory import NodeMemory
 
     class Answering(Actor):
         def __init__(self, answer: Any) -> None:
@@ -407,12 +411,18 @@ def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatc
 
     *_, plan = prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", "single_learner_coarse:actors=4", envs=16)
     like = np.zeros(2, np.float32)
-    lines = {(0, 0): Line(like, (1,), 0, 1), (0, 1): Line(like, (3,), 2, 1), (1, 0): Line(like, (1, 3), 0, 1)}
-    monkeypatch.setattr("tessera.engines.neighbours.ray.get", lambda found, timeout=None: found)
-    monkeypatch.setattr("tessera.engines.neighbours.ray.wait", lambda asked, timeout: (asked[:1], asked[1:]))
-    found = Neighbours(plan, lines, ["a", "a", "b", "b", "b"])
+    lines = {
+        (0, 0): LinkSpec(like, (1,), 0, 1),
+        (0, 1): LinkSpec(like, (3,), 2, 1),
+        (1, 0): LinkSpec(like, (1, 3), 0, 1),
+    }
+    monkeypatch.setattr("tessera.engines.ray_backend.node_memory.ray.get", lambda found, timeout=None: found)
+    monkeypatch.setattr(
+        "tessera.engines.ray_backend.node_memory.ray.wait", lambda asked, timeout: (asked[:1], asked[1:])
+    )
+    found = NodeMemory(plan, lines, ["a", "a", "b", "b", "b"])
     found.open({k: Answering((1, 2, 3) if k == 0 else k != 3) for k in range(5)}, 1.0)
-    assert [list(found.wiring(place).wires) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
+    assert [list(found.layout(place).links) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
     assert found.admit(2, "elsewhere", {}, 1.0)  # it shares nothing
     assert not found.admit(0, "b", {}, 1.0)  # what it shared is lost
     newcomer = Actor()

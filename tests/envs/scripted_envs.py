@@ -72,7 +72,7 @@ class Echo(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-class Line(DeviceEnvironment):
+class LinkSpec(DeviceEnvironment):
     """A device environment of one's own: walks on, and ends at `length`."""
 
     name = "line"
@@ -93,8 +93,8 @@ class Quacks:
     """Has what a device environment must have, without saying that it is one."""
 
     spec = Spec((), "float32", Discrete(2))
-    reset = Line.reset
-    step = Line.step
+    reset = LinkSpec.reset
+    step = LinkSpec.step
 
 
 def register_counters() -> None:

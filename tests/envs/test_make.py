@@ -6,7 +6,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from scripted_envs import Counter, Line, Quacks
+from scripted_envs import Counter, LinkSpec, Quacks
 
 from tessera import envs
 from tessera.errors import TesseraError
@@ -43,7 +43,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 def test_precision_is_set_on_the_spec_and_not_on_the_callers_object():
-    mine = Line()
+    mine = LinkSpec()
     assert envs.make(mine, precision="f64").spec.precision == "f64"
     assert mine.spec.precision == "f32"
     assert envs.make("CartPole-v1", precision="bf16").spec.precision == "bf16"
@@ -54,7 +54,7 @@ def test_import_paths_name_classes_of_ones_own():
     counter = envs.make("py:scripted_envs.Counter", ending="truncated")
     assert isinstance(counter, envs.HostEnvironment)
     assert counter.name == "py:scripted_envs.Counter"
-    line = envs.make("py:scripted_envs.Line", length=7.0)
+    line = envs.make("py:scripted_envs.LinkSpec", length=7.0)
     assert envs.is_device(line)
     assert line.length == 7.0
 
@@ -69,10 +69,10 @@ def test_import_paths_that_lead_nowhere_say_so():
 
 
 def test_objects_classes_and_functions_are_taken():
-    line = Line()
+    line = LinkSpec()
     assert envs.make(line) is line
-    assert isinstance(envs.make(Line), Line)
-    assert isinstance(envs.make(lambda: Line()), Line)
+    assert isinstance(envs.make(LinkSpec), LinkSpec)
+    assert isinstance(envs.make(lambda: LinkSpec()), LinkSpec)
     assert isinstance(envs.make(Counter), envs.HostEnvironment)
     host = envs.make("CartPole-v1")
     assert envs.make(host) is host
@@ -106,6 +106,6 @@ def test_options_that_nothing_takes_are_refused():
     with pytest.raises(TesseraError, match="with options wings"):
         envs.make("gymnax:CartPole-v1", wings=2)
     with pytest.raises(TesseraError, match="already made"):
-        envs.make(Line(), wings=2)
+        envs.make(LinkSpec(), wings=2)
     with pytest.raises(TesseraError, match="takes no option autoreset"):
-        envs.make(Line, autoreset="same_step")
+        envs.make(LinkSpec, autoreset="same_step")

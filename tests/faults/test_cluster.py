@@ -20,8 +20,8 @@ import pytest
 from test_faults import wait_until
 
 import tessera
-from tessera import cluster
-from tessera.engines.fleet import Fleet
+from tessera.engines.driver.process_engine import ProcessEngine
+from tessera.engines.ray_backend import cluster
 
 ACTOR_CRITIC = tessera.A2C(learning_rate=0.003)
 CORRECTED = tessera.IMPALA()
@@ -46,10 +46,10 @@ class Chaos:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kill: Any, times: int, every: int) -> None:
         self.killed: list[str] = []
         self.longest = 0.0
-        advance = Fleet.advance
+        advance = ProcessEngine.advance
         due = [every]
 
-        def advancing(engine: Fleet, count: int, ahead: int = 0) -> Any:
+        def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
             if len(self.killed) < times and engine.base + engine.done >= due[0]:
                 found = kill(engine)
                 if found:
@@ -61,10 +61,10 @@ class Chaos:
             finally:
                 self.longest = max(self.longest, time.monotonic() - begun)
 
-        monkeypatch.setattr(Fleet, "advance", advancing)
+        monkeypatch.setattr(ProcessEngine, "advance", advancing)
 
 
-def kill_any(engine: Fleet) -> str:
+def kill_any(engine: ProcessEngine) -> str:
     """Kill a replica at random."""
     living = engine.processes()
     title = random.Random(engine.done).choice(sorted(living))
@@ -97,7 +97,7 @@ def kill_node_with(nodes: dict[str, Any], pids: list[int]) -> tuple[dict[str, An
 def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes, monkeypatch, tmp_path):
     lost: list[dict[str, Any]] = []
 
-    def kill_node(engine: Fleet) -> str:
+    def kill_node(engine: ProcessEngine) -> str:
         lost.append(kill_node_with(nodes, list(engine.processes().values()))[0])
         return "node"
 
@@ -180,7 +180,7 @@ def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
 
     lost: list[dict[str, Any]] = []
 
-    def kill_node(engine: Fleet) -> str:
+    def kill_node(engine: ProcessEngine) -> str:
         several = [pid for title, pid in engine.processes().items() if title.startswith("env+act")]
         node, pid = kill_node_with(nodes, several)
         lost.append(node)
@@ -190,7 +190,7 @@ def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
     options: dict[str, Any] = {"steps": 60 * 8 * 16, "seed": 1, "envs": 16, "eval_episodes": 1, "precision": "f64"}
     algorithm = tessera.A2C(unroll=8, widths=(8,))
     wanted = tessera.train(algorithm, "gymnax:CartPole-v1", "fused", quiet=True, **options)
-    monkeypatch.setattr(engine_module, "ROOM_SECONDS", 1.0)
+    monkeypatch.setattr(engine_module, "CAPACITY_SECONDS", 1.0)
     monkeypatch.setattr(engine_module, "PLACE_SECONDS", 3.0)
     chaos = Chaos(monkeypatch, kill_node, times=1, every=20)
     try:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import tessera
+from tessera.engines.driver.pool import kept
 from tessera.engines.local import LocalEngine, RestartsSpent
-from tessera.engines.pool import kept
 from tessera.errors import RunFailed
 
 HERE = str(Path(__file__).resolve().parent)

@@ -14,14 +14,14 @@ import pytest
 
 import tessera
 from tessera import policies
-from tessera.engines.channels.memory import MemoryLink
-from tessera.engines.crew import replaceable
-from tessera.engines.inbox import Drawn, Versions, make_inbox
+from tessera.channels.in_process import InProcessLink
+from tessera.channels.inboxes import SamplesInbox, Versions, make_inbox
+from tessera.channels.routes import Route
+from tessera.engines.driver.pool import kept
+from tessera.engines.driver.supervisor import replaceable
 from tessera.engines.local import LocalEngine
-from tessera.engines.pool import kept
-from tessera.engines.routes import Route
+from tessera.planning.prepare import prepare_plan
 from tessera.stores.base import NOWHERE, Sample
-from tessera.train import prepare_plan
 
 SMALL = tessera.DQN(unroll=8, draws=2, batch=32, capacity=2_000, warmup=8, widths=(8,), outliers=3.0)
 EIGHT = ("env+act/0", "env+act/1", "store/0", "store/1", "grad/0", "grad/1", "apply/0", "apply/1")
@@ -73,7 +73,7 @@ def test_whoever_of_a_value_based_system_is_killed_the_run_goes_on(policy, title
     assert updates[-1] == result.summary["updates"]
 
 
-class Away(MemoryLink):
+class Away(InProcessLink):
     """A link whose sender has died."""
 
     def away(self) -> bool:
@@ -86,9 +86,9 @@ def test_samples_of_a_store_that_died_are_drawn_from_the_others_and_their_priori
     _, _, plan = prepare_plan(algorithm, "gymnax:CartPole-v1", policies.parse(APEX), envs=8, groups=4)
     channel = next(c for c in plan.channels if c.stream == "samples")
     route = Route(plan, channel)
-    links: dict[int, Any] = {0: MemoryLink(1, 2), 1: Away(1, 2)}
+    links: dict[int, Any] = {0: InProcessLink(1, 2), 1: Away(1, 2)}
     inbox = make_inbox(route, 0, links, Versions(1, 1))
-    assert isinstance(inbox, Drawn)
+    assert isinstance(inbox, SamplesInbox)
     index = np.arange(8, dtype=np.int32).reshape(2, 4) if prioritised else None
     sample = Sample({"x": np.arange(8.0).reshape(2, 4)}, None, index, np.zeros((2, 4), np.int32))
     assert inbox.receive() == (False, None)  # nobody has anything
@@ -103,7 +103,7 @@ def test_samples_of_a_store_that_died_are_drawn_from_the_others_and_their_priori
     links[1].put(jax.tree.map(lambda x: x + 100, sample), 0)  # what it had sent before it died is used
     _, got = inbox.receive()
     np.testing.assert_array_equal(got.rows["x"][2:], sample.rows["x"] + 100)
-    links[1] = inbox.links[1] = MemoryLink(1, 2)
+    links[1] = inbox.links[1] = InProcessLink(1, 2)
     links[0].put(sample, 0)
     assert inbox.receive() == (False, None)  # one that is alive is waited for
 

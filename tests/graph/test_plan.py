@@ -6,7 +6,7 @@ import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
-from tessera.graph.plan import Needs, choose, deal, make_plan
+from tessera.graph.plan import Needs, deal, make_plan
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, route
 
@@ -243,13 +243,3 @@ def test_acting_trails_by_one_update_with_host_environments_and_by_none_otherwis
     plan = make_plan(named, HOST, 16)
     assert plan.lag == 3
     assert {c.slot: c.lag for c in plan.channels} == {"experience": 0, "acting": 3}
-
-
-def test_the_choice_of_a_policy_comes_with_its_reason():
-    assert choose(device_env=True, devices=8) == (
-        "fused",
-        "fused, because the environment is pure JAX: one compiled program on all 8 devices",
-    )
-    name, reason = choose(device_env=False, devices=1)
-    assert name in policies.names()
-    assert "because" in reason

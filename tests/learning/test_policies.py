@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tessera import Fragment, Policy, policies
-from tessera.engines.pool import kept
-from tessera.train import train
+from tessera.api import train
+from tessera.engines.driver.pool import kept
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from policies import ALGORITHMS, CASES, measure

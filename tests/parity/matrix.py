@@ -12,13 +12,13 @@ import numpy as np
 
 from tessera import A2C, DQN, ES, IMPALA, PPO, Fragment, Policy, policies
 from tessera.engines import replica, serial
-from tessera.engines.reports import Reports
+from tessera.engines.replica.reports import Reports
 from tessera.engines.serial import SerialEngine
 from tessera.graph.plan import Plan
+from tessera.planning.prepare import prepare_plan
 from tessera.program.nodes import Every, Node, Op, Repeat
 from tessera.program.project import project
 from tessera.program.training import Training
-from tessera.train import prepare_plan
 
 ENV = "gymnax:CartPole-v1"
 UPDATES = 3

@@ -15,9 +15,9 @@ import pytest
 from matrix import ALGORITHMS, engine_for, furthest, run
 
 from tessera import A2C, DQN, Policy, policies
-from tessera.engines.channels.memory import MemoryLink
-from tessera.engines.inbox import Versions, make_inbox
-from tessera.engines.routes import Route
+from tessera.channels.in_process import InProcessLink
+from tessera.channels.inboxes import Versions, make_inbox
+from tessera.channels.routes import Route
 from tessera.engines.serial import SerialEngine
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -100,14 +100,14 @@ def total(trees: list[Any]) -> Any:
 def recorded(kind: str) -> Iterator[list[tuple[Any, int]]]:
     """What links carry of one kind of value, as NumPy arrays, with its version."""
     sent: list[tuple[Any, int]] = []
-    put = MemoryLink.put
+    put = InProcessLink.put
 
-    def noted(link: MemoryLink, value: Any, version: int) -> None:
+    def noted(link: InProcessLink, value: Any, version: int) -> None:
         if type(value).__name__ == kind:
             sent.append((jax.tree.map(np.array, value), version))
         put(link, value, version)
 
-    with mock.patch.object(MemoryLink, "put", noted):
+    with mock.patch.object(InProcessLink, "put", noted):
         yield sent
 
 
@@ -195,12 +195,12 @@ def test_updates_that_wait_for_the_first_actors_drop_what_comes_too_late(lag):
         assert flow.dropped > 0
 
 
-def inbox(text: str, slot: str, bound_algorithm: Any = PLAIN) -> tuple[Any, list[MemoryLink], Versions]:
+def inbox(text: str, slot: str, bound_algorithm: Any = PLAIN) -> tuple[Any, list[InProcessLink], Versions]:
     """One receiver's end of a channel, and the links that lead to it."""
     with started(bound_algorithm, text) as engine:
         number = next(k for k, c in enumerate(engine.plan.channels) if c.slot == slot)
         route = Route(engine.plan, engine.plan.channels[number])
-    links = {p: MemoryLink(1, 4) for p in route.writers(0)}
+    links = {p: InProcessLink(1, 4) for p in route.writers(0)}
     versions = Versions(1, 1)
     return make_inbox(route, 0, dict(links), versions), list(links.values()), versions
 

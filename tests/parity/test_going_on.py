@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from matrix import ALGORITHMS, ENV
 
-from tessera.checkpoint import flatten, unflatten
+from tessera.engines.replica.snapshots import without_spare_peers
 from tessera.engines.serial import SerialEngine
-from tessera.engines.snapshots import without_spare_peers
 from tessera.graph.fewer import with_fewer
 from tessera.graph.plan import Plan
-from tessera.train import prepare_plan
+from tessera.planning.prepare import prepare_plan
+from tessera.runs.checkpoint import flatten, unflatten
 
 CUTS = [
     ("single_learner_coarse:actors=3", "ppo", 0, 0),

@@ -13,8 +13,8 @@ from matrix import MOVED, UPDATES, furthest
 import tessera
 from tessera import PPO, Policy, TesseraError, policies
 from tessera.engines.serial import SerialEngine
+from tessera.planning.prepare import prepare_plan
 from tessera.program.sharding import cut
-from tessera.train import prepare_plan
 
 pytestmark = pytest.mark.usefixtures("x64")
 

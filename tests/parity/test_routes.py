@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.engines.routes import Route
+from tessera.channels.routes import Route
 from tessera.graph.plan import Needs, make_plan
 from tessera.graph.policy import Fragment, Policy
 

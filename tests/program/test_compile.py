@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from tessera import A2C, DQN, PPO, policies
-from tessera.algorithms.base import Algorithm
+from tessera.algorithms.contract import Algorithm
 from tessera.engines.serial import SerialEngine
 from tessera.graph.operators import OPERATORS
 from tessera.graph.policy import Policy
+from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import compile_program
 from tessera.program.drive import drive
 from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat, Segment
 from tessera.program.project import project
 from tessera.program.training import Training
-from tessera.train import prepare_plan
 
 FUSED = policies.get("fused", devices=1)
 SMALL = A2C(unroll=8, widths=(8,))

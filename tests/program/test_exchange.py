@@ -10,8 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from tessera.algorithms.base import Clock, State
-from tessera.program.exchange import Alone, Shards, adopted, carried, difference, values_of
+from tessera.algorithms.contract import Clock, State
+from tessera.program.exchange import Shards, SoloGradient, adopted, carried, difference, values_of
 from tessera.program.training import squared_sums
 
 PARAMS = {"a": np.arange(6.0).reshape(2, 3), "b": np.asarray([10.0, 11.0]), "c": np.asarray(20.0)}
@@ -115,5 +115,5 @@ def test_the_difference_is_by_how_much_a_state_moved():
 
 
 def test_a_gradient_that_is_applied_by_itself_is_unwrapped():
-    assert values_of(Alone(PARAMS, jnp.zeros(3))) is PARAMS
+    assert values_of(SoloGradient(PARAMS, jnp.zeros(3))) is PARAMS
     assert values_of(PARAMS) is PARAMS

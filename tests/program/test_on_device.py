@@ -12,12 +12,12 @@ from tessera.program import compile as compiling
 from tessera.program.nodes import HOST, Op
 
 
-class Vector:
+class SharedValue:
     """Open environments are no tree: they are passed on."""
 
 
 def test_large_arrays_are_put_there_once_and_small_ones_stay():
-    large, small, vector = np.ones((2, compiling.LARGE), np.uint8), np.zeros(2), Vector()
+    large, small, vector = np.ones((2, compiling.LARGE), np.uint8), np.zeros(2), SharedValue()
     timestep = Timestep(large, small, small, small, large)
     same, got = compiling.on_device(lambda: (vector, timestep))()
     assert same is vector

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tessera import policies
-from tessera.algorithms.base import State, View
+from tessera.algorithms.contract import State, View
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
 from tessera.program.nodes import Collective, Node, Op, Recv, Repeat, Send

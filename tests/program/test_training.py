@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tessera import DQN, PPO, TesseraError, envs
-from tessera.algorithms.base import Schedule
+from tessera.algorithms.contract import Schedule
 from tessera.envs.base import Timestep
-from tessera.program import accounting, rows, training
+from tessera.program import accounting, minibatches, training
 from tessera.program.accounting import Episode, Tally
 from tessera.program.training import Training
 
@@ -61,9 +61,9 @@ def test_counting_on_the_host_keeps_the_dtypes_of_counting_on_a_device():
 
 def test_rows_that_minibatches_do_not_divide_are_refused_with_the_numbers():
     batch = (jnp.zeros((4, 10, 3)), jnp.zeros((4, 10)))
-    assert rows.rows_per_group(batch, 5, "ppo") == 10
+    assert minibatches.rows_per_group(batch, 5, "ppo") == 10
     with pytest.raises(TesseraError, match="ppo: 10 rows per group do not divide into 4 minibatches"):
-        rows.rows_per_group(batch, 4, "ppo")
+        minibatches.rows_per_group(batch, 4, "ppo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def test_priorities_are_refused_where_a_draw_makes_more_than_one_gradient(option
 def test_minibatches_of_an_epoch_pick_every_row_of_every_group_once():
     batch = jnp.arange(12).reshape(2, 6)
     order = jnp.asarray([[3, 0, 5, 1, 2, 4], [5, 4, 3, 2, 1, 0]]).reshape(2, 3, 2)
-    picked = [rows.pick(batch, order[:, m]).tolist() for m in range(3)]
+    picked = [minibatches.pick(batch, order[:, m]).tolist() for m in range(3)]
     assert picked == [[3, 0, 11, 10], [5, 1, 9, 8], [2, 4, 7, 6]]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import tessera
 from tessera import DQN, policies
+from tessera.algorithms.parts.n_step_windows import Row, windows
 from tessera.algorithms.types import Transition
-from tessera.algorithms.windows import Row, windows
 from tessera.errors import TesseraError
 from tessera.stores import Experience, HostReplay, Replay
 from tessera.stores import frames as module

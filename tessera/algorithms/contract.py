@@ -1,0 +1,189 @@
+"""What an algorithm author writes, and sees: pure functions over one environment, one group, or rows.
+
+An algorithm is a frozen dataclass: its fields are the hyper-parameters, its methods are pure JAX functions. It never
+learns where it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.parts.checks import check_fields, resolved
+from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, growth
+from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
+from tessera.envs.base import Spec, Timestep
+from tessera.errors import TesseraError, unknown_name
+from tessera.stores.base import Experience, Sample, Store
+from tessera.stores.queue import Queue
+from tessera.support.fields import SET_BY_FRAMEWORK
+
+__all__ = ["Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View", "resolved"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The contract. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
+
+    `act`, `greedy`, `ready` and `digest` see one environment, `prepare` one group, `gradient` rows.
+    """
+
+    name: ClassVar[str] = "algorithm"
+    summary: ClassVar[str] = ""
+    """One line for `tessera algorithms`."""
+    teams: ClassVar[bool] = False
+    """Whether it is for worlds that several agents share; others are for worlds of one agent."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Settings of papers by name, for `--preset`: values of fields, and `envs` for how many environments."""
+    default_envs: ClassVar[int] = 64
+    """Environments where the user names no number; host environments take 16 at the most."""
+    together: ClassVar[int] = 1
+    """How many neighbouring environments belong together, so that they are always learned from in one place."""
+
+    spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """The world it is bound to; set by `bind`, not by users."""
+    rate_scaling: str = field(default="none", kw_only=True)
+    """How the learning rate grows with the batch: none, linear or sqrt, by how many more environments there are than
+    --rate-envs. Gradients are averaged over learners, so more learners change the batch by their environments."""
+    rate_envs: int | None = field(default=None, kw_only=True)
+    """Environments that the learning rate is meant for; default: as many as the algorithm has by default."""
+    rate_warmup: float = field(default=0.0, kw_only=True)
+    """Share of the run in which the learning rate rises from what it is unscaled to what it is scaled."""
+    layerwise: str = field(default="none", kw_only=True)
+    """Optimiser whose steps are in proportion to each layer's weights, instead of the algorithm's own: none, lars or
+    lamb."""
+    envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """Environments of the whole run, for what differs from one to the next; set by the framework."""
+
+    def bind(self, spec: Spec) -> Self:
+        """Return this algorithm for one kind of world, with every field left to choose chosen."""
+        return dataclasses.replace(self, spec=spec)
+
+    def check(self) -> None:
+        """Refuse values that make no sense, once bound."""
+        check_fields(self)
+        for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
+            if getattr(self, name) not in known:
+                raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)
+        if bool(self.world.agents) != self.teams:
+            kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
+            other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"
+            raise TesseraError(f"{self.name} cannot play this world, which has {kind}: choose {other}")
+
+    @property
+    def apart(self) -> int:
+        """Agents with params of their own, so that each may be learned for by itself; 0: there is one, or they share.
+
+        Then params, and all that is remembered, have an axis of agents.
+        """
+        return 0
+
+    def only(self, agents: tuple[int, ...]) -> Self:
+        """Return the same for some of the agents alone: their params and actions, in worlds that all of them share."""
+        raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
+
+    @property
+    def world(self) -> Spec:
+        """The spec; only a bound algorithm has one."""
+        if self.spec is None:
+            raise TesseraError(f"{self.name} is not bound to an environment: call bind(spec) first")
+        return self.spec
+
+    @property
+    def schedule(self) -> Schedule:
+        """How often each operator runs within one update."""
+        raise NotImplementedError
+
+    @property
+    def store(self) -> Store:
+        """Where experience waits; by default it is handed on and used once."""
+        return Queue()
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """An element-wise optax transform, without the learning rate and without clipping by norm."""
+        raise NotImplementedError
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether `absorb` changes the state; if not it is left out of the program."""
+        return False
+
+    @property
+    def stepper(self) -> optax.GradientTransformation:
+        """The optimiser that is used: the algorithm's own, unless steps are to be in proportion to layers."""
+        return self.optimizer if self.layerwise == "none" else LAYERWISE[self.layerwise]()
+
+    def rate(self, clock: Clock) -> Any:
+        """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
+        rate: float = resolved(getattr(self, "learning_rate", None))
+        if self.rate_scaling != "none":
+            usual = self.rate_envs or min(self.default_envs, self.envs)
+            rate = rate * growth(self.rate_scaling, self.envs / usual, self.rate_warmup, clock.progress)
+        return rate * (1.0 - clock.progress) if getattr(self, "anneal", False) else rate
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the params."""
+        raise NotImplementedError
+
+    def start(self, params: Any) -> State:
+        """Make the state around params; element-wise, so that it also starts a flat shard."""
+        return State(params, self.stepper.init(params))
+
+    def memory(self, env_id: jax.Array) -> Any:
+        """What `act` carries from step to step for one environment; () if nothing."""
+        del env_id
+        return ()
+
+    def ready(self, view: View, memory: Any, key: jax.Array) -> Any:
+        """Prepare the memory for the next unroll; every environment gets the same key."""
+        del view, key
+        return memory
+
+    def act(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Choose what to do: (action, memory, extras)."""
+        raise NotImplementedError
+
+    def greedy(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Choose without exploring: (action, memory)."""
+        action, memory, _ = self.act(view, memory, timestep, key)
+        return action, memory
+
+    def digest(self, view: View, memory: Any, trajectory: Transition) -> tuple[Experience, Any]:
+        """Turn one unroll of one environment, [T, ...], into experience; every leaf keeps a leading axis."""
+        del view
+        return Experience(trajectory._replace(version=None), trajectory.valid, version=trajectory.version), memory
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Any, Any]:
+        """Once per draw and group: (batch with a leading axis of rows, summary shared with all groups)."""
+        raise NotImplementedError
+
+    def gradient(self, view: View, batch: Any, summary: Any, key: jax.Array) -> tuple[Any, Feedback]:
+        """Mean gradient over rows; the summary's leaves have a leading axis over all groups."""
+        raise NotImplementedError
+
+    def clipped(self, gradients: Any, norm: jax.Array) -> Any:
+        """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""
+        limit = getattr(self, "max_gradient_norm", None)
+        if not limit:
+            return gradients
+        scale = jnp.minimum(1.0, limit / (norm + 1e-6))
+        return jax.tree.map(lambda g: g * scale, gradients)
+
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Take one step, element by element; `norm` is the global norm of the gradients."""
+        steps, optimizer = self.stepper.update(self.clipped(gradients, norm), state.optimizer, state.params)
+        rate = self.rate(state.clock)
+        params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
+        return state._replace(params=params, optimizer=optimizer)
+
+    def absorb(self, state: State, summary: Any) -> State:
+        """Fold a draw's summary into the running statistics, after the draw's gradients."""
+        del summary
+        return state

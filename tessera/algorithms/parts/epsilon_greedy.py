@@ -1,0 +1,94 @@
+"""The acting half of algorithms that value actions: the network, and how much is tried out in which environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from tessera.algorithms.contract import Algorithm, View
+from tessera.algorithms.parts.n_step_windows import ValueMemory
+from tessera.envs.base import Discrete, Spec, Timestep
+from tessera.errors import TesseraError, unknown_name
+from tessera.maths.exploration import apex_epsilon, epsilon_greedy, linear, mixed_epsilon
+from tessera.networks import QNetwork
+
+EXPLORATIONS = ("anneal", "ladder", "mixture")
+
+
+@dataclass(frozen=True)
+class ExploringAlgorithm(Algorithm):
+    """Fields of the network and of exploration, and acting with them: epsilon-greedy."""
+
+    default_envs: ClassVar[int] = 16
+
+    torso: str = "auto"
+    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    widths: tuple[int, ...] | None = (64, 64)
+    """Widths of the fully connected layers."""
+    dueling: bool = False
+    """Network with a value and advantages apart (Wang et al., 2016)."""
+    exploration: str = "anneal"
+    """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
+    (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
+    epsilon_start: float = 1.0
+    """Share of random actions at the beginning."""
+    epsilon_end: float = 0.05
+    """Share of random actions once exploration has fallen, the same everywhere."""
+    epsilon_fraction: float = 0.2
+    """Part of the run during which exploration falls."""
+    ladder_base: float = 0.4
+    """Share of random actions in the first environment of a ladder."""
+    ladder_exponent: float = 7.0
+    """How steep a ladder is: the last environment's share is the first's to the power of one more than this."""
+
+    def check(self) -> None:
+        """Refuse what is not known by its name."""
+        super().check()
+        if self.exploration not in EXPLORATIONS:
+            raise unknown_name("exploration", self.exploration, EXPLORATIONS)
+
+    def bind(self, spec: Spec) -> Self:
+        """Refuse actions that have no table of values."""
+        if not isinstance(spec.actions, Discrete):
+            raise TesseraError(
+                f"{self.name} needs one discrete action, this environment has {spec.actions}: try dpg, ppo or a2c"
+            )
+        return super().bind(spec)
+
+    @property
+    def network(self) -> Any:
+        """The network, as a Flax module."""
+        return QNetwork(self.world, self.widths, self.torso, self.dueling)
+
+    def init(self, key: jax.Array) -> Any:
+        """Make the network's params."""
+        return self.network.init(key, jnp.zeros(self.world.observation_shape, self.world.observation_dtype))
+
+    def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Take the best action, or now and then any."""
+        values = self.network.apply(view.params, timestep.observation)
+        return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
+
+    def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Take the best action."""
+        del key
+        return self.network.apply(view.params, timestep.observation).argmax().astype(jnp.int32), memory
+
+    def exploration_rate(self, env_id: jax.Array) -> Any:
+        """What environment number `env_id` remembers of its exploration."""
+        match self.exploration:
+            case "ladder":
+                return apex_epsilon(env_id, self.envs, self.ladder_base, self.ladder_exponent)
+            case "mixture":
+                return mixed_epsilon(env_id)
+        return ()
+
+    def epsilon(self, view: View, exploration_rate: Any) -> jax.Array:
+        """Share of random actions now."""
+        if self.exploration == "ladder":
+            return exploration_rate
+        end = exploration_rate if self.exploration == "mixture" else self.epsilon_end
+        return linear(view.clock.progress, self.epsilon_start, end, self.epsilon_fraction)

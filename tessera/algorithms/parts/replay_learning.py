@@ -1,0 +1,186 @@
+"""What algorithms have in common that learn from a replay: windows of n steps, priorities, a target network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.parts.n_step_windows import DrawSummary, Row, ValueMemory, no_steps, prolonged, windows
+from tessera.algorithms.parts.target_network import followed
+from tessera.errors import TesseraError, unknown_name
+from tessera.maths.exploration import linear
+from tessera.maths.outliers import is_outlier, with_loss
+from tessera.maths.statistics import no_moments
+from tessera.networks.torsos import channels_first
+from tessera.stores.base import Experience, Sample
+from tessera.stores.frames import FrameReplay
+from tessera.stores.replay import Replay
+
+OPTIMISERS = {
+    "adam": optax.scale_by_adam,
+    "rmsprop": lambda: optax.scale_by_stddev(decay=0.95, eps=0.01),  # centred, as Mnih et al. (2015)
+    "adagrad": optax.scale_by_rss,
+}
+
+
+@dataclass(frozen=True)
+class ReplayAlgorithm(Algorithm):
+    """Fields and functions common to DQN and DPG. An algorithm adds its networks, `errors` and `loss_gradient`."""
+
+    unroll: int = 4
+    """Steps that each environment plays between updates."""
+    draws: int = 4
+    """Batches drawn, and gradients applied, per update."""
+    batch: int = 128
+    """Rows per draw, over all environments."""
+    capacity: int = 100_000
+    """Rows that the replay holds, over all environments."""
+    warmup: int = 32
+    """Unrolls played before learning starts."""
+    learning_rate: float = 1e-3
+    """Step size at the beginning."""
+    anneal: bool = True
+    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
+    optimiser: str = "adam"
+    """How steps are scaled: adam, rmsprop (centred) or adagrad."""
+    gamma: float = 0.99
+    """Discount per step."""
+    n_step: int = 1
+    """Steps that a reward sum looks ahead before the bootstrap."""
+    target_period: int = 50
+    """Gradients between copies of the params to the target network."""
+    polyak: float = 0.0
+    """Instead of copies: by how much of the difference the target follows the params at each gradient; 0: by copies."""
+    prioritised: bool = False
+    """Draw rows in proportion to their last error (Schaul et al., 2016)."""
+    priority_exponent: float = 0.6
+    """How much priorities matter: 0 not at all, 1 in full proportion."""
+    importance_exponent: float = 0.4
+    """How much importance weights correct for priorities at the beginning."""
+    importance_end: float = 1.0
+    """How much they correct at the end; in between it goes straight."""
+    actor_priorities: bool = False
+    """Let actors compute the first priorities of what they send (Ape-X); else new rows get the largest so far."""
+    outliers: float = 0.0
+    """Drop gradients whose loss lies above its running mean by so many deviations (Gorila); 0: none are dropped."""
+    max_gradient_norm: float = 10.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    torso: str = "auto"
+    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    widths: tuple[int, ...] | None = (64, 64)
+    """Widths of the fully connected layers."""
+
+    def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """By how much values are above what they should be, for each row."""
+        raise NotImplementedError
+
+    def loss_gradient(
+        self, view: View, rows: Row, scale: Any, key: jax.Array
+    ) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array]]:
+        """Gradient of the loss, each row counted by `scale`: (gradients, (metrics, errors))."""
+        raise NotImplementedError
+
+    def row_loss(self, error: jax.Array) -> jax.Array:
+        """What an error costs."""
+        return 0.5 * jnp.square(error)
+
+    def check(self) -> None:
+        """Refuse a replay that does not hold a draw, and what is not known by its name."""
+        super().check()
+        if self.optimiser not in OPTIMISERS:
+            raise unknown_name("optimiser", self.optimiser, OPTIMISERS)
+        if self.capacity < self.batch:
+            raise TesseraError(f"--capacity {self.capacity} is below --batch {self.batch}: a replay must hold a draw")
+
+    @property
+    def schedule(self) -> Schedule:
+        """Unroll, then several draws."""
+        return Schedule(self.unroll, draws=self.draws, warmup=max(self.warmup, -(-self.n_step // self.unroll)))
+
+    @property
+    def store(self) -> Replay:
+        """A replay of n-step windows; stacked frames are stored once each (three planes are colours, not a stack)."""
+        drawing = (self.capacity, self.batch, self.prioritised, self.priority_exponent)
+        planes = self.world.observation_shape[0] if channels_first(self.world) else 0
+        if planes in (0, 1, 3):
+            return Replay(*drawing)
+        return FrameReplay(*drawing, reach=max(16, 2 * planes + self.n_step + 1))
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """How steps are scaled."""
+        return OPTIMISERS[self.optimiser]()
+
+    @property
+    def absorbs(self) -> bool:
+        """The running mean of losses is kept only to judge outliers by."""
+        return self.outliers > 0
+
+    def start(self, params: Any) -> State:
+        """Begin with the target equal to the params."""
+        usual = no_moments((), jnp.result_type(float)) if self.outliers else ()
+        return super().start(params)._replace(target=params, statistics=usual)
+
+    def memory(self, env_id: jax.Array) -> ValueMemory:
+        """The last n - 1 transitions: none at first."""
+        del env_id
+        return ValueMemory() if self.n_step == 1 else ValueMemory(no_steps(self.world, self.no_action(self.n_step - 1)))
+
+    def no_action(self, n: int) -> jax.Array:
+        """Actions that were never taken, [n, ...]."""
+        return jnp.zeros(n, jnp.int32)
+
+    def digest(self, view: View, memory: ValueMemory, trajectory: Transition) -> tuple[Experience, Any]:
+        """Windows of n steps: those that the last unroll began and this one completes, and so on."""
+        if self.n_step > 1:
+            trajectory, last = prolonged(memory.window, trajectory)
+            memory = memory._replace(window=last)
+        row = windows(trajectory, self.gamma, self.n_step)
+        begin = row.reward.shape[0]
+        priority = None
+        if self.prioritised and self.actor_priorities:  # actors have no target network: the params are their own
+            priority = self.priority(self.errors(view.params, view.params, row, jax.random.key(0)))
+        valid = None if trajectory.valid is None else trajectory.valid[:begin]
+        return Experience(row, valid, priority, version=trajectory.version[:begin]), memory
+
+    def priority(self, error: jax.Array) -> jax.Array:
+        """What a row's error counts for in draws."""
+        return jnp.abs(error) + 1e-3
+
+    def prepare(self, view: View, sample: Sample) -> tuple[Any, DrawSummary]:
+        """Importance weights, to be scaled by the largest of all groups; the loss, where outliers are dropped."""
+        told, weight = DrawSummary(), None
+        if sample.weight is not None:
+            weight = sample.weight ** linear(view.clock.progress, self.importance_exponent, self.importance_end)
+            told = told._replace(weight=weight.max())
+        if self.outliers:
+            error = self.errors(view.params, view.target, sample.rows, jax.random.key(0))
+            told = told._replace(loss=self.row_loss(error).mean())
+        return (sample.rows, weight), told
+
+    def gradient(self, view: View, batch: Any, summary: DrawSummary, key: jax.Array) -> tuple[Any, Feedback]:
+        """Gradient of the loss of temporal-difference errors; none at all if the loss is an outlier."""
+        rows, weight = batch
+        scale = 1.0 if weight is None else weight / summary.weight.max()
+        gradients, (metrics, error) = self.loss_gradient(view, rows, scale, key)
+        if self.outliers:
+            odd = is_outlier(view.statistics, summary.loss.mean(), self.outliers)
+            gradients = jax.tree.map(lambda g: jnp.where(odd, 0, g), gradients)
+            metrics["dropped"] = odd.astype(error.dtype)
+        return gradients, Feedback(metrics, self.priority(error) if self.prioritised else None)
+
+    def absorb(self, state: State, summary: DrawSummary) -> State:
+        """Fold a draw's loss into the running mean."""
+        return state._replace(statistics=with_loss(state.statistics, summary.loss.mean()))
+
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Step, unless the gradient was dropped, and let the target follow."""
+        stepped = super().apply(state, gradients, norm)
+        if self.outliers:  # a gradient that is all zeros was dropped: not even moments move
+            stepped = jax.tree.map(lambda new, old: jnp.where(norm > 0, new, old), stepped, state)
+        return followed(stepped, self.target_period, self.polyak)

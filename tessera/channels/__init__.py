@@ -1,0 +1,1 @@
+"""Channels: how streams cross between replicas, whatever engine runs them."""

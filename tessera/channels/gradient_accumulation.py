@@ -1,0 +1,43 @@
+"""Gradients that a replica keeps until several can be sent as one: DistBelief's push period."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.program.exchange import SoloGradient
+from tessera.program.training import squared_sums
+
+
+class GradientAccumulator:
+    """The mean of so many gradients; a summary that travels with them is the last one's."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._values: list[np.ndarray] = []
+        self._last: Any = None
+        self._count = 0
+        self._version = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to send."""
+        return self._count == self._every
+
+    def add(self, value: SoloGradient, version: int) -> None:
+        """Keep a gradient, and the version of the oldest."""
+        leaves = [np.asarray(x) for x in jax.device_get(jax.tree.leaves(value.values))]
+        if not self._count:
+            self._values, self._version = [np.zeros_like(x) for x in leaves], version
+        for total, x in zip(self._values, leaves, strict=True):
+            total += x / self._every
+        self._last = value
+        self._count += 1
+
+    def take(self) -> tuple[SoloGradient, int]:
+        """The mean, and the version of the oldest; then it is empty."""
+        mean = jax.tree.unflatten(jax.tree.structure(self._last.values), self._values)
+        self._count = 0
+        return self._last._replace(values=mean, squares=squared_sums(mean)), self._version

@@ -1,0 +1,96 @@
+"""Links within one process: messages are passed on as they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from tessera.channels.link import Message
+
+
+class InProcessLink:
+    """One sender's messages to its readers, in a bounded queue, or the newest of them in a register."""
+
+    def __init__(self, readers: int, capacity: int, register: bool = False) -> None:
+        self.sent = 0
+        self.capacity = capacity
+        self._register = register
+        self._kept: deque[Message] = deque()
+        self._first = 0
+        """Number of the oldest message that is kept."""
+        self._taken = [0] * readers
+        self.moved = 0
+        """Messages sent and taken; what shows progress."""
+
+    def can_send(self) -> bool:
+        """Whether one more message may be sent."""
+        return self._register or self.sent - min(self._taken) < self.capacity
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+        if self._register:
+            self._kept.clear()
+            self._first = self.sent
+        self._kept.append(Message(value, version))
+        self.sent += 1
+        self.moved += 1
+
+    def waiting(self, reader: int) -> int:
+        """Messages that a reader has not taken yet."""
+        return self.sent - self._taken[reader]
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """The next message of a reader, or one after it; it must be there."""
+        return self._kept[self._taken[reader] + ahead - self._first]
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Be done with messages."""
+        self._taken[reader] += count
+        self.moved += count
+        while self._first < min(self._taken):
+            self._kept.popleft()
+            self._first += 1
+
+    def newest(self) -> Message | None:
+        """The newest message, if there ever was one."""
+        return self._kept[-1] if self._kept else None
+
+    def under_way(self) -> list[Message]:
+        """Messages that someone has not taken yet."""
+        return list(self._kept)
+
+    def clear(self) -> None:
+        """Forget what is under way."""
+        self._kept.clear()
+        self._first = self.sent
+        self._taken = [self.sent] * len(self._taken)
+
+    def away(self) -> bool:
+        """Nobody in this process is away by himself."""
+        return False
+
+    def own(self, value: Any) -> Any:
+        """A value that outlives its message: the value itself."""
+        return value
+
+
+class InProcessTree:
+    """One memory that peers add to: numbers by name, in this process."""
+
+    def __init__(self) -> None:
+        self._total: Any = None
+
+    def begin(self, value: Any) -> None:
+        """Set what it holds, unless somebody has."""
+        if self._total is None:
+            self._total = value
+
+    def add(self, value: Any) -> None:
+        """Add in place."""
+        import jax
+
+        self._total = jax.tree.map(lambda a, b: a + b, self._total, value)
+
+    def read(self) -> Any:
+        """What it holds now."""
+        return self._total

@@ -1,0 +1,1 @@
+"""Links between machines: messages travel as calls to the receiving replica."""

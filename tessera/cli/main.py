@@ -1,0 +1,93 @@
+"""The command line: finds the command, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from tessera.errors import EnvironmentFailed, TesseraError, unknown_name
+
+COMMANDS = {
+    "train": "tessera.cli.train:train_command",
+    "compare": "tessera.cli.compare:compare_command",
+    "eval": "tessera.cli.evaluate:evaluate_command",
+    "plot": "tessera.cli.plot:plot_command",
+    "plan": "tessera.cli.plan:plan_command",
+    "pairs": "tessera.cli.pairs:pairs_command",
+    "systems": "tessera.cli.lists:systems_command",
+    "algorithms": "tessera.cli.lists:algorithms_command",
+    "policies": "tessera.cli.lists:policies_command",
+    "doctor": "tessera.cli.doctor:doctor_command",
+    "cluster": "tessera.cli.cluster:cluster_command",
+}
+"""Name -> where its function is."""
+
+USAGE = """usage: tessera COMMAND …
+
+  train SYSTEM ENV [flags]      train a system or algorithm; `tessera train ppo --help` documents every flag
+  compare SYSTEM ENV --policies a,b,c [flags]
+                                train under several policies; one table
+  eval RUN…                     play greedy episodes with runs' params: means with intervals
+  plot RUN… -o out.png          draw learning curves
+  plan SYSTEM ENV [flags]       show what would run where
+  pairs                         which algorithm runs under which policy
+  systems | algorithms | policies
+                                what there is
+  doctor                        what this machine offers
+  cluster up | down             start or end a Ray cluster of several nodes on this machine, for --engine ray"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command; exit 2 with one sentence for a mistake of the user's, 1 for a run that failed."""
+    started = _process_start()
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        _dispatch(arguments, started)
+    except TesseraError as error:
+        if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        print(f"tessera: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+def _dispatch(arguments: list[str], started: float) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    if arguments[0] == "--version":
+        from tessera import __version__
+
+        print(__version__)
+        return
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    module, _, function = COMMANDS[name].partition(":")
+    command = getattr(importlib.import_module(module), function)
+    if name == "train":
+        command(rest, started)
+    else:
+        command(rest)
+
+
+def _process_start() -> float:
+    """When this process began, in seconds since the epoch."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+if __name__ == "__main__":
+    main()

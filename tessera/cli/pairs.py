@@ -1,0 +1,29 @@
+"""`tessera pairs`: which algorithm runs under which policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.cli.flags import check_flags, read_flags
+from tessera.errors import unknown_name
+
+
+@dataclass
+class PairsOptions:
+    """The table of algorithms and policies: which pairs run, and why the others do not."""
+
+    env: str = "gymnax:CartPole-v1"
+    """Environment to plan for."""
+    format: str = "table"
+    """table, markdown or json."""
+
+
+def pairs_command(arguments: list[str]) -> None:
+    """Print the table."""
+    check_flags(arguments, PairsOptions)
+    options = read_flags(PairsOptions, arguments, "tessera pairs")
+    from tessera.planning.pairs import FORMATS, all_pairs, render
+
+    if options.format not in FORMATS:  # before the work, not after it
+        raise unknown_name("format", options.format, FORMATS)
+    print(render(all_pairs(options.env), options.format))

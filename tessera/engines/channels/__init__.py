@@ -1,1 +1,0 @@
-"""Channels: how streams cross between replicas, one kind for each engine."""

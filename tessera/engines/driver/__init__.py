@@ -1,0 +1,1 @@
+"""The driver's side of engines with a process for every replica."""

@@ -1,0 +1,272 @@
+"""Engines with a process for every replica: what is the same wherever the processes are and whatever links them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from tessera.algorithms.contract import Algorithm, State
+from tessera.channels.control import FREE, STATES, Control
+from tessera.channels.link import Flow
+from tessera.channels.link_specs import make_link_specs
+from tessera.channels.packing import from_leaves, leaves_of
+from tessera.channels.routes import make_routes
+from tessera.engines.driver.report_log import ReportLog
+from tessera.engines.driver.supervisor import Interrupted, Launcher, Supervisor
+from tessera.engines.map_reduce.board import MapReduce
+from tessera.engines.ray_backend.capacity import NoCapacity
+from tessera.engines.replica.job import Job
+from tessera.engines.replica.replica import make_training, wide_numbers
+from tessera.engines.replica.reports import Reports, collect_reports
+from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
+from tessera.envs.base import Environment
+from tessera.graph.fewer import same_steps
+from tessera.graph.plan import Plan
+from tessera.program.accounting import Tally
+from tessera.program.agents import own_training
+from tessera.program.compile import CHUNK
+from tessera.program.exchange import shards_of
+from tessera.program.initial import initial_shapes
+from tessera.program.shapes import slot_shapes
+
+NUDGE_SECONDS = 1.0
+"""How long shards of a server that are done wait for others before they go on."""
+
+
+class ProcessEngine(MapReduce):
+    """Runs a plan on processes. The driver only hires them, sets limits and collects what is reported."""
+
+    name: str
+    controls: list[Control]
+    jobs: list[Any]
+    launcher: Launcher
+
+    def __init__(
+        self,
+        plan: Plan,
+        algorithm: Algorithm,
+        env: Environment,
+        seed: int,
+        horizon: int,
+        *,
+        timeout: float = 60.0,
+        restarts: int = 20,
+        note: Callable[[str], None] = print,
+        trace: str = "",
+        logs: str = "",
+    ) -> None:
+        """`logs` is a folder for what replicas of other machines print; those of this one print here."""
+        self.logs, self._x64, self._trace = logs, wide_numbers(), trace
+        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note}
+        self._prepare(plan, algorithm, env, seed, horizon)
+        self.restarts = 0
+        """Replicas that were started again, over the whole run."""
+        self.lost = 0
+        """Gradients that a server had taken and not applied when it died."""
+        self.check()
+        self._open(base=0)
+
+    def _prepare(self, plan: Plan, algorithm: Algorithm, env: Environment, seed: int, horizon: int) -> None:
+        """Find all that follows from a plan."""
+        self.plan = plan
+        self.training = make_training(plan, algorithm, env)
+        self.routes = make_routes(plan, algorithm)
+        self.shapes = slot_shapes(self.training, plan)
+        server = plan.fragments[plan.home("apply")]
+        shards = shards_of(algorithm, server.replicas) if server.sharded else None
+        self.link_specs = make_link_specs(plan, self.routes, self.shapes, shards)
+        self._jobs = [
+            Job(plan, algorithm, env, i, r, k, seed, horizon, self._x64, self._trace)
+            for k, (i, r, _) in enumerate(plan.places)
+        ]
+        self._options["deaths"] = ([0] * len(self._jobs), [0] * len(self._jobs), [0])
+
+    def check(self) -> None:
+        """Refuse what cannot be run here, before anything starts."""
+
+    def fitting(self) -> Plan:
+        """The plan that there is room for when a run begins again: the same, or one with fewer replicas."""
+        return self.plan
+
+    def set_up(self, jobs: list[Job]) -> None:
+        """Make what processes share: sets `controls`, `jobs` and `launcher`."""
+        raise NotImplementedError
+
+    def tear_down(self) -> None:
+        """Give it back."""
+
+    def shared(self) -> list[Any]:
+        """Memories that peers add to."""
+        return []
+
+    def _open(self, base: int) -> None:
+        """Lay everything out afresh and start_process a process for every replica."""
+        self.set_up([replace(job, base=base) for job in self._jobs])
+        self.report_log = ReportLog(len(self.jobs))
+        self.done = 0
+        self.granted = 0
+        self._nudged = time.monotonic()
+        self.base = base
+        self.supervisor = Supervisor(
+            self.plan, self.jobs, self.controls, self.launcher, self.report_log, **self._options
+        )
+        self.supervisor.start_all()
+
+    def start(self) -> Tally | None:
+        """Reset the environments and fill the store; what was played meanwhile, if anything was."""
+        self.supervisor.send_all({"do": "start"})
+        self._until(lambda: all(self.supervisor.started))
+        warmup = self.training.algorithm.schedule.warmup
+        told = self.report_log.take_all(self.plan)
+        return collect_reports(self.plan, told, warmup).tally if warmup else None
+
+    def advance(self, count: int, ahead: int = 0) -> Reports:
+        """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
+        if not 1 <= count <= CHUNK:
+            raise ValueError(f"between 1 and {CHUNK} updates at a time, not {count}")
+        wanted = max(self.done + count, self.granted if not ahead else 0)
+        self.granted = max(self.granted, self.done + count + ahead)
+        counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
+        self._grant(counted, wanted)
+        self._until(lambda: self._reached(counted, wanted))
+        made = min(CHUNK, min(self.report_log.reported(k) for k in counted) - self.done)
+        told = self.report_log.take(self.plan, counted, self.done, made)
+        self.done += made
+        reports = collect_reports(self.plan, told, made)
+        for stream, flow in self.report_log.take_flows().items():
+            reports.flows.setdefault(stream, Flow()).merge(flow)
+        self._note_restarts()
+        return reports
+
+    def _grant(self, counted: list[int], wanted: int) -> None:
+        for k, control in enumerate(self.controls):
+            if k in counted:
+                control.mark, control.limit = wanted, self.granted
+            else:
+                control.limit = FREE
+            self.launcher.ring(k)
+
+    def _reached(self, counted: list[int], wanted: int) -> bool:
+        """Whether all have made the updates; shards that are done are nudged if others get no more gradients."""
+        done = [self.report_log.reported(k) >= wanted for k in counted]
+        if self.plan.solo and any(done) and not all(done):  # they may have dropped other gradients than the others
+            if time.monotonic() > self._nudged + NUDGE_SECONDS:
+                self._nudged = time.monotonic()
+                self.granted += 1
+                self._grant(counted, wanted)
+        else:
+            self._nudged = time.monotonic()
+        return all(done)
+
+    @property
+    def params_like(self) -> Any:
+        """Params, in shape."""
+        return self.shapes["state"].params
+
+    def state(self) -> State:
+        """The learner's state."""
+        return self.snapshot(("state",))["state"]
+
+    def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
+        """All persistent slots (or only some, or without some), whole. Host environments are left out."""
+        places = range(len(self.jobs))
+        if slots == ("state",):
+            places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]  # type: ignore[assignment]
+        command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
+        return self._assemble(self.supervisor.request(places, command))
+
+    def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
+        """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
+        if last is None:
+            return None
+        found = self.supervisor.request_from_living({"do": "snapshot", "slots": [], "leave": []})
+        for k, job in enumerate(self.jobs):
+            if k not in found:
+                part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
+                found[k] = leaves_of(part)
+        server = self.plan.place(self.plan.home("apply"), 0)
+        return self.controls[server].done, self._assemble(found)
+
+    def template(self) -> dict[str, Any]:
+        """A snapshot like this engine's, all zeros."""
+        return template(self.plan, self.training, self.shapes)
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot instead of a start; host environments start new episodes."""
+        base = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        self.supervisor.rebase(base)
+        self.base = base
+        for k, job in enumerate(self.jobs):
+            part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, snapshot)
+            tokens = {name: len(value) for name, value in part.items() if name.startswith(FLIGHT)}
+            command = {"do": "restore", "tokens": tokens, "refill": lacks_replay(self.training, snapshot)}
+            self.supervisor.send(k, command, leaves_of(part))
+        self._until(lambda: all(self.supervisor.started))
+
+    def rebuild(self) -> None:
+        """Begin again with new processes and new memory, after a replica died that cannot be replaced by itself."""
+        self._note_restarts()
+        self.supervisor.close(quickly=True)
+        self.tear_down()
+        while True:
+            plan, job = self.fitting(), self._jobs[0]
+            if plan is not self.plan:
+                updates = same_steps(job.horizon, self.plan, plan)
+                self._prepare(plan, job.algorithm, job.env, job.seed, updates)
+            try:
+                self._open(self.base)
+                return
+            except (NoCapacity, Interrupted):  # what there was has been lost or taken meanwhile
+                self.supervisor.close(quickly=True)
+                self.tear_down()
+
+    def status(self) -> list[tuple[str, str, int]]:
+        """What every replica is doing: title, state, updates made."""
+        out = []
+        for (_, _, title), control in zip(self.plan.places, self.controls, strict=True):
+            state = STATES[control.state]
+            if state == "waiting":
+                sending = "to send" if control.sending else "for"
+                state = f"waiting {sending} {self.plan.channels[control.channel].stream}"
+            out.append((title, state, self.base + control.done))
+        return out
+
+    def processes(self) -> dict[str, int]:
+        """Which process is which replica."""
+        return self.supervisor.processes()
+
+    def close(self) -> None:
+        """End every process and give the memory back."""
+        self.supervisor.close()
+        self.tear_down()
+
+    def _assemble(self, found: dict[int, dict[str, Any]]) -> dict[str, Any]:
+        parts = {}
+        for k, arrays in found.items():
+            job = self.jobs[k]
+            mine = own_training(self.training, self.plan, job.fragment, job.number)
+            like = {**self.shapes, **initial_shapes(mine, self.plan, job.fragment, job.number)}
+            for c, channel in enumerate(self.plan.channels):
+                name = FLIGHT + channel.slot
+                if (c, job.number) in self.link_specs and channel.source == job.fragment:
+                    token = self.link_specs[c, job.number].like
+                    held = sum(1 for a in arrays if a.rpartition("/")[0] == name)
+                    like[name] = (token,) * (held // max(1, len(jax.tree.leaves(token))))
+            parts[job.fragment, job.number] = from_leaves(arrays, like)
+        out = assemble(self.plan, self.routes, self.training, parts)
+        for vector in self.shared():
+            out = with_shared(self.plan, out, vector)
+        return out
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the supervisor; whatever makes it impossible is raised here."""
+        self.supervisor.wait_for(condition)
+        self.supervisor.raise_failure()
+
+    def _note_restarts(self) -> None:
+        found, self.supervisor.restarted = self.supervisor.restarted, 0
+        self.restarts += found

@@ -1,0 +1,108 @@
+"""What replicas have reported, until the driver takes it: rows of updates from processes that report when they like."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.channels.link import Flow
+from tessera.channels.packing import Arrays, from_leaves
+from tessera.engines.replica.reports import ReplicaReport
+from tessera.graph.plan import Plan
+from tessera.program.accounting import Tally
+from tessera.program.training import Guard, Learned
+
+
+class ReportLog:
+    """Reports of each place, in order of updates. Written by the supervisor's thread, read by the driver's."""
+
+    def __init__(self, places: int) -> None:
+        self._lock = threading.Lock()
+        self._rows: list[list[tuple[int, int, ReplicaReport]]] = [[] for _ in range(places)]
+        """For each place: first update, updates, what was told of them."""
+        self._reported = [0] * places
+        self._flows: dict[str, Flow] = {}
+
+    def note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
+        """Take in one report."""
+        told = [_rebuild(k, names, arrays) for k, names in enumerate(meta["metrics"])]
+        with self._lock:
+            first = meta["first"]
+            for report in told:
+                count = jax.tree.leaves(report)[0].shape[1]
+                self._rows[place].append((first, count, report))
+                first += count
+            self._reported[place] = max(self._reported[place], meta["done"])
+            for stream, flow in meta["flows"].items():
+                self._flows.setdefault(stream, Flow()).merge(Flow(**flow))
+
+    def reported(self, place: int) -> int:
+        """Updates that a place has reported."""
+        return self._reported[place]
+
+    def take_all(self, plan: Plan) -> dict[tuple[int, int], list[ReplicaReport]]:
+        """Everything, as it came."""
+        with self._lock:
+            out = {(i, r): [told for *_, told in self._rows[k]] for k, (i, r, _) in enumerate(plan.places)}
+            self._rows = [[] for _ in self._rows]
+            return out
+
+    def take(
+        self, plan: Plan, counted: list[int], first: int, count: int
+    ) -> dict[tuple[int, int], list[ReplicaReport]]:
+        """Rows of `count` updates from `first` on of places that are counted, and everything of the others."""
+        out = {}
+        with self._lock:
+            for k, (i, r, _) in enumerate(plan.places):
+                if k in counted:
+                    out[i, r] = self._cut(k, first, count)
+                else:
+                    out[i, r] = [told for *_, told in self._rows[k]]
+                    self._rows[k] = []
+        return out
+
+    def take_flows(self) -> dict[str, Flow]:
+        """Accounts by stream."""
+        with self._lock:
+            flows, self._flows = self._flows, {}
+            return flows
+
+    def _cut(self, place: int, first: int, count: int) -> list[ReplicaReport]:
+        """Rows of some updates as one report; those that died with their process before they were told are zero."""
+        rows, self._rows[place] = self._rows[place], []
+        out: ReplicaReport = {}
+        for begin, n, told in rows:
+            if begin + n > first + count:  # the rest is for next time
+                keep = max(begin, first + count)
+                self._rows[place].append((keep, begin + n - keep, _sliced(told, keep - begin, n)))
+            a, b = max(begin, first), min(begin + n, first + count)
+            if a >= b:
+                continue
+            for slot, value in _sliced(told, a - begin, b - begin).items():
+                if slot not in out:
+                    out[slot] = jax.tree.map(lambda x: np.zeros((x.shape[0], count, *x.shape[2:]), x.dtype), value)
+                jax.tree.map(lambda x, new, a=a, b=b: _fill(x, new, a - first, b - first), out[slot], value)
+        return [out] if out else []
+
+
+def _fill(x: np.ndarray, new: np.ndarray, a: int, b: int) -> None:
+    x[:, a:b] = new
+
+
+def _sliced(told: ReplicaReport, a: int, b: int) -> ReplicaReport:
+    return jax.tree.map(lambda x: x[:, a:b], told)
+
+
+def _rebuild(k: int, names: list[str], arrays: Arrays) -> ReplicaReport:
+    """One report from its leaves."""
+    mine = {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == str(k)}
+    metrics = dict.fromkeys(names, 0)
+    like = {
+        "report_env": Tally(0, 0, 0, 0),
+        "report_grad": Learned(metrics, metrics, 0, 0),
+        "report_apply": Guard(0, 0, 0),
+    }
+    return from_leaves(mine, like)

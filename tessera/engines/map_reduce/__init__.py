@@ -1,0 +1,1 @@
+"""Map-reduce over independent items, on every engine."""

@@ -1,0 +1,1 @@
+"""One replica: its programs, its slots, and the process that it runs in."""

@@ -1,0 +1,35 @@
+"""What a process is sent to become a replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.algorithms.contract import Algorithm
+from tessera.envs.base import Environment
+from tessera.graph.plan import Plan
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a process needs to become a replica. Sent once, when it starts; arrays never travel this way."""
+
+    plan: Plan
+    algorithm: Algorithm
+    env: Environment
+    fragment: int
+    number: int
+    place: int
+    seed: int
+    horizon: int
+    x64: bool
+    trace: str = ""
+    """Where to write a tracer; empty: nowhere."""
+    again: bool = False
+    """Whether it takes the place of a replica that died."""
+    base: int = 0
+    """Updates that were made before this engine began."""
+
+    @property
+    def title(self) -> str:
+        """How messages call the replica."""
+        return f"{self.plan.fragments[self.fragment].title}/{self.number}"

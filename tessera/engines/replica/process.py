@@ -1,0 +1,293 @@
+"""What a process does once it is a replica."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.channels.control import FREE, IDLE, RUNNING, STARTING, WAITING
+from tessera.channels.link import GONE, HERE, REFILLING
+from tessera.channels.packing import Arrays, from_leaves, leaves_of
+from tessera.channels.routes import make_routes
+from tessera.engines.replica.driver_link import DriverLink
+from tessera.engines.replica.job import Job
+from tessera.engines.replica.replica import Replica, exchanges, make_programs, make_training
+from tessera.engines.replica.snapshots import FLIGHT, alike, give, persistent
+from tessera.engines.replica.takeover import caught_up, skip, take_over, take_over_mirrored
+from tessera.engines.replica.trace import TraceWriter
+from tessera.envs.base import HostEnvironment
+from tessera.program.agents import own_training
+from tessera.program.compile import CHUNK
+from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
+from tessera.program.shapes import slot_shapes
+from tessera.support.cache import use_compilation_cache
+
+LOOK_SECONDS = 0.25
+"""How often a waiting process looks whether the run is over, at the least."""
+REPORT_SECONDS = 0.2
+"""How often a replica that runs at its own pace reports."""
+
+
+class Stopped(Exception):
+    """The run is over."""
+
+
+class ReplicaProcess:
+    """One replica in this process."""
+
+    def __init__(self, job: Job, driver_link: DriverLink) -> None:
+        self.job, self.driver_link, self.control = job, driver_link, driver_link.control
+        jax.config.update("jax_enable_x64", job.x64)
+        use_compilation_cache()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        ctypes.CDLL(None).prctl(15, f"{job.title}".encode()[:15])  # what ps and top show
+        training = own_training(make_training(job.plan, job.algorithm, job.env), job.plan, job.fragment, job.number)
+        routes = make_routes(job.plan, job.algorithm)
+        programs = make_programs(training, job.plan, job.fragment)
+        whose = (job.fragment, job.number, job.seed, job.horizon)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, driver_link.link, driver_link.both)
+        if job.trace:
+            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title)
+        for program in (programs.reset, programs.start, programs.updates):
+            self._note_compiling(program)
+        self.free_chunk = 1
+        self.joining = False
+        """Whether it is not yet what it will be, and so has nothing to tell."""
+        self.successors: list[int] = []
+        """Peers who wait for what this replica has learned."""
+
+    def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
+        """Let the first call of every compiled function say that it compiles."""
+        for node in nodes:
+            if isinstance(node, Segment):
+                node.function = self._compiling(node, node.function)
+            elif isinstance(node, Repeat | Every):
+                self._note_compiling(node.body)
+
+    def _compiling(self, segment: Segment, function: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*arguments: Any) -> Any:
+            before, self.control.state = self.control.state, STARTING
+            out = function(*arguments)
+            segment.function = function
+            self.control.progress()
+            self.control.state = before
+            return out
+
+        return first
+
+    def work(self) -> None:
+        """Serve until the run is over."""
+        try:
+            if self.job.again:
+                self._take_over()
+                self._report(self.control.done)  # what its predecessor did not live to tell is made all the same
+            self._send("ready")
+            while not self.control.stop:
+                self._commands()
+                self._advance()
+        except Stopped:
+            pass
+        finally:
+            self.replica.close()
+            self.driver_link.close()
+
+    def _take_over(self) -> None:
+        if self.job.plan.mirrored:
+            self._take_over_mirrored()
+            return
+        port, programs = self.replica.port, self.replica.programs
+        update = take_over(self.replica, self.control.done, self.job.base)
+        kept = port.skipped.copy(), port.stood_in.copy()
+        if self.control.presence == GONE:
+            self._refill()
+            return
+        self.joining = True
+        if any(exchanges(programs.start)):
+            port.muted = True
+            self._run(programs.reset, 0)
+            port.muted = False
+        else:  # nobody else takes part: a store of its own has to be filled again
+            self._run(programs.start, 0)
+        self.joining = False
+        port.skipped, port.stood_in = kept
+        if not self.job.plan.asynchronous:
+            self.control.done = update
+        self.replica.take_reports()
+
+    def _take_over_mirrored(self) -> None:
+        """Go on with what a peer has learned, and with new episodes."""
+        self.joining, inherited, later = True, False, []
+        while not inherited:
+            seen = self.driver_link.look()
+            if self.control.stop:
+                raise Stopped
+            self.control.progress()
+            if not self.driver_link.has_command():
+                self.driver_link.wait(seen, LOOK_SECONDS)
+                continue
+            command, arrays = self.driver_link.next_command()
+            if command.get("do") == "inherit":
+                give(self.replica, from_leaves(arrays, self._like({})))
+                inherited = True
+            elif command:
+                later.append((command, arrays))
+        self.control.done = take_over_mirrored(self.replica, self.job.base)
+        self._run(self.replica.programs.reset, 0)
+        self.joining = False
+        self.replica.take_reports()
+        for command, arrays in later:
+            self._obey(command, arrays)
+
+    def _refill(self) -> None:
+        """Fill an empty store with what actors send from now on; nobody waits for its samples until that is done."""
+        port, programs = self.replica.port, self.replica.programs
+        port.skipped.clear()
+        port.stood_in.clear()
+        self.control.presence = REFILLING  # first, so that who sends waits for this replica and then finds room
+        skip(port, "experience")
+        self._run(programs.start, 0)
+        for k, channel in enumerate(self.job.plan.channels):
+            if channel.stream == "priorities" and k in port.inboxes:
+                port.stood_in[k, None] = channel.lag
+        self.control.presence = HERE
+        skip(port, "priorities")
+        self.replica.take_reports()
+
+    def _advance(self) -> None:
+        limit, done = self.control.limit, self.control.done
+        if limit <= done:
+            if self.control.state != IDLE:
+                self.control.state = IDLE
+                self.control.exchanged()
+            self.control.progress()
+            seen = self.driver_link.look()
+            if self.control.limit <= done and not self.control.stop and not self.driver_link.has_command():
+                self.driver_link.wait(seen, LOOK_SECONDS)
+            return
+        mark = self.control.mark
+        count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else self.free_chunk
+        begun = time.perf_counter()
+        self._run(self.replica.programs.updates, count)
+        self.replica.note_reports(count)
+        self.control.done = done + count
+        self._report(done)
+        if limit >= FREE:
+            pace = (time.perf_counter() - begun) / count
+            self.free_chunk = int(np.clip(REPORT_SECONDS / max(pace, 1e-6), 1, CHUNK))
+
+    def _run(self, program: tuple[Node, ...], count: int) -> None:
+        """Drive a program to its end; wait where it waits, and look at the driver's words."""
+        control, driver_link = self.control, self.driver_link
+        control.state = RUNNING
+        turns: Iterator[Node] = self.replica.run(program, count)
+        exchanged = -1
+        while True:
+            seen = driver_link.look()  # before the program looks, so that nothing is missed in between
+            try:
+                node = next(turns)
+            except StopIteration:
+                control.progress()
+                return
+            control.progress()
+            if isinstance(node, Send | Recv):
+                if exchanged != (exchanged := self.replica.port.exchanged()):
+                    control.exchanged()
+                self._wait(node, seen)
+            else:
+                control.done += 1
+            if not self.joining and driver_link.has_command():
+                self._commands()
+            self._hand_over()
+            if control.stop:
+                raise Stopped
+
+    def _wait(self, node: Send | Recv, seen: int) -> None:
+        begun = time.monotonic()
+        self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
+        self.control.state = WAITING
+        within = node.within if isinstance(node, Recv) and node.within is not None else LOOK_SECONDS
+        self.driver_link.wait(seen, min(within, LOOK_SECONDS))
+        self.control.state = RUNNING
+        self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
+
+    def _report(self, first: int) -> None:
+        if self.replica.tracer is not None:
+            self.replica.tracer.flush()
+        told = self.replica.take_reports()
+        arrays: Arrays = {}
+        for k, report in enumerate(told):
+            arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
+        flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
+        keys = [list(_metric_names(report)) for report in told]
+        self._send("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(told))
+
+    def _send(self, kind: str, arrays: Arrays | None = None, **more: Any) -> None:
+        self.driver_link.send(kind, arrays or {}, **more)
+
+    def _commands(self) -> None:
+        while self.driver_link.has_command():
+            self.control.state = RUNNING
+            command, arrays = self.driver_link.next_command()
+            if command:
+                self._obey(command, arrays)
+
+    def _obey(self, command: dict[str, Any], arrays: Arrays) -> None:
+        getattr(self, f"_do_{command.pop('do')}")(arrays, **command)
+
+    def _do_start(self, _: Arrays) -> None:
+        self.replica.begin()
+        self._run(self.replica.programs.start, 0)
+        self.replica.note_reports(self.job.algorithm.schedule.warmup)
+        self._report(0)
+        self._send("started")
+
+    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], refill: bool) -> None:
+        replica = self.replica
+        if isinstance(self.job.env, HostEnvironment):
+            self._run(replica.programs.reset, 0)
+        give(replica, from_leaves(arrays, self._like(tokens)))
+        if refill:
+            self._run(replica.programs.fill, 0)
+            replica.note_reports(self.job.algorithm.schedule.warmup)
+            replica.take_reports()
+        self._send("started")
+
+    def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str]) -> None:
+        replica = self.replica
+        names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
+        chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
+        chosen |= {} if slots else replica.in_flight()
+        chosen = {s: value for s, value in chosen.items() if s not in leave}
+        self._send("snapshot", leaves_of(chosen))
+
+    def _do_bequeath(self, _: Arrays, number: int) -> None:
+        self.successors.append(number)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give peers that were lost what all have learned, once this replica waits for nothing but them."""
+        for number in [n for n in self.successors if caught_up(self.replica, n)]:
+            self.successors.remove(number)
+            self._send("handed", leaves_of(alike(self.replica.slots)), number=number)
+
+    def _like(self, tokens: dict[str, int]) -> dict[str, Any]:
+        """Structures of what a snapshot holds for this replica."""
+        job, replica = self.job, self.replica
+        shapes = slot_shapes(replica.training, job.plan)
+        like = {s: replica.slots[s] if s in replica.slots else shapes[s] for s in shapes}
+        for k, channel in enumerate(job.plan.channels):
+            if FLIGHT + channel.slot in tokens and k in replica.port.outgoing:
+                token = self.driver_link.link_specs[k, job.number].like
+                like[FLIGHT + channel.slot] = (token,) * tokens[FLIGHT + channel.slot]
+        return like
+
+
+def _metric_names(report: dict[str, Any]) -> list[str]:
+    """Names of an algorithm's metrics, in the order of their leaves."""
+    return sorted(report["report_grad"].mean) if "report_grad" in report else []

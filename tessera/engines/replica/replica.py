@@ -1,0 +1,199 @@
+"""One replica of a fragment, under any engine: its programs, its slots and its ends of the channels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from tessera.algorithms.contract import Algorithm
+from tessera.channels.inboxes import PeerExchange, Versions
+from tessera.channels.link import Link
+from tessera.channels.port import ReplicaPort
+from tessera.channels.routes import Route
+from tessera.engines.replica.reports import ReplicaReport, by_update
+from tessera.engines.replica.trace import TraceWriter
+from tessera.envs.base import Environment, HostVector
+from tessera.graph.plan import Plan
+from tessera.program.compile import compile_program
+from tessera.program.drive import drive
+from tessera.program.exchange import carried, no_priorities
+from tessera.program.initial import initial_slots
+from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
+from tessera.program.project import project
+from tessera.program.sharding import make_mesh
+from tessera.program.training import Training, acting, published
+
+
+def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
+    """The one program, as this plan needs it."""
+    gradients = plan.channel("gradients")
+    return Training(
+        algorithm,
+        env,
+        plan.batches,
+        lag=0 if plan.channel("acting") else plan.lag,
+        solo=plan.solo,
+        threshold=gradients.threshold if gradients and gradients.codec else 0.0,
+        exchange=plan.exchange,
+        every=plan.every,
+        carries=plan.carries,
+    )
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What all replicas of one fragment run, compiled once."""
+
+    reset: tuple[Node, ...]
+    fill: tuple[Node, ...]
+    start: tuple[Node, ...]
+    """PeerExchange of the above, one after the other."""
+    updates: tuple[Node, ...]
+    mesh: Mesh | None
+
+
+def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
+    """Project and compile."""
+    mesh = make_mesh(plan.fragments[fragment].devices, plan.fragments[fragment].model)
+
+    def made(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return compile_program(project(nodes, plan, fragment), mesh)
+
+    start = training.start()
+    return Programs(made(start[:1]), made(start[1:]), made(start), made(training.updates()), mesh)
+
+
+def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
+    """Gradients that a run of so many updates applies."""
+    together = plan.fragments[plan.home("apply")].replicas if plan.exchange == "shared" else 1
+    return updates * algorithm.schedule.applies * together
+
+
+class Replica:
+    """A replica that can be started, driven and looked into."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        training: Training,
+        programs: Programs,
+        routes: list[Route],
+        fragment: int,
+        number: int,
+        seed: int,
+        updates: int,
+        link: Callable[[int, int], Link],
+        both: Callable[[int], PeerExchange | None],
+    ) -> None:
+        self.plan, self.training, self.programs = plan, training, programs
+        self.fragment, self.number = fragment, number
+        s = training.algorithm.schedule
+        ends = horizon(plan, training.algorithm, updates)
+        self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
+        self._told: list[ReplicaReport] = []
+        self.tracer: TraceWriter | None = None
+        views = s.applies + s.draws * training.algorithm.absorbs
+        versions = Versions(
+            s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
+        )
+        self.port = ReplicaPort(plan, routes, fragment, number, versions, link, both)
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return f"{self.plan.fragments[self.fragment].title}/{self.number}"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it holds environments that do not live in compiled programs."""
+        return isinstance(self.slots.get("env_state"), HostVector)
+
+    def begin(self, under_way: dict[str, list[Any]] | None = None) -> None:
+        """Send what receivers begin with: params they trail behind by, and the first of every register."""
+        for k, channel in enumerate(self.plan.channels):
+            if channel.source != self.fragment:
+                continue
+            if channel.stream == "params":
+                value = acting(self._view()) if channel.slot == "acting" else self._view()
+                given = (under_way or {}).get(channel.slot, [value] * channel.lag)
+                for token in [value] if channel.kind == "register" else given:
+                    self.port.publish(k, token)
+            elif channel.stream == "priorities":
+                for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
+                    self.port.publish(k, token)
+            elif channel.kind == "shared":
+                value = jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries))
+                self.port.inboxes[k].vector.begin(value)  # type: ignore[union-attr]
+
+    def in_flight(self) -> dict[str, tuple[Any, ...]]:
+        """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""
+        found = {}
+        for k, link in self.port.outgoing.items():
+            channel = self.plan.channels[k]
+            if self.plan.trails(channel):
+                waiting = link.waiting(0)
+                messages = [link.own(link.peek(0, ahead).value) for ahead in range(waiting)]
+                found[f"in_flight_{channel.slot}"] = tuple(messages)
+        return found
+
+    def run(self, program: tuple[Node, ...], count: int = 0) -> Iterator[Node]:
+        """Drive a program; yields wherever it waits."""
+        self.slots["count"] = np.int32(count)
+        return drive(program, self.slots, self.port, self.tracer)
+
+    def note_reports(self, count: int) -> None:
+        """Keep what a program that has ended reports of its `count` updates."""
+        told = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
+        if told:
+            self._told.append(told)
+
+    def take_reports(self) -> list[ReplicaReport]:
+        """What was kept since this was last asked."""
+        told, self._told = self._told, []
+        return told
+
+    def close(self) -> None:
+        """Close host environments."""
+        vector = self.slots.get("env_state")
+        if isinstance(vector, HostVector):
+            vector.close()
+        if self.tracer is not None:
+            self.tracer.close()
+
+    def _view(self) -> Any:
+        """What it would publish now: a copy, since programs reuse the buffers of the state."""
+        return jax.tree.map(np.array, published(self.slots["state"]))
+
+    def no_priorities(self) -> Any:
+        """Priorities for no row at all, of all groups that it holds."""
+        store = self.training.algorithm.store.split(self.training.groups)
+        groups = len(self.plan.fragments[self.fragment].held("grad")[self.number])
+        return no_priorities(groups, store.batch)  # type: ignore[attr-defined]
+
+
+def wide_numbers() -> bool:
+    """Whether numbers are 64 bits wide here, so that other processes can be told."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def exchanges(nodes: tuple[Node, ...]) -> tuple[Counter[int], Counter[int]]:
+    """Messages of each channel that one run of nodes sends and receives (one turn of the outermost loop)."""
+    sends: Counter[int] = Counter()
+    receives: Counter[int] = Counter()
+    for node in nodes:
+        if isinstance(node, Send):
+            sends[node.channel] += 1
+        elif isinstance(node, Recv):
+            receives[node.channel] += 1
+        elif isinstance(node, Repeat | Every):
+            inner = exchanges(node.body)
+            times = node.count if isinstance(node, Repeat) and node.count is not None else 1
+            for total, part in zip((sends, receives), inner, strict=True):
+                total.update({channel: n * times for channel, n in part.items()})
+    return sends, receives

@@ -1,0 +1,125 @@
+"""What fragments report of each update, merged over replicas and devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.channels.link import Flow
+from tessera.graph.plan import Plan
+from tessera.program.accounting import Tally
+from tessera.program.training import Guard, Learned
+
+ReplicaReport = dict[str, Any]
+"""A replica's reports of some updates, by slot: trees of [devices, updates, ...]."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """A row per update: arrays with a leading axis over the updates of one call."""
+
+    tally: Tally
+    metrics: dict[str, np.ndarray]
+    broken_at: dict[str, np.ndarray]
+    """At which gradient of an update each metric first stopped being finite."""
+    guard: Guard
+    lag_mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Updates by which the params that samples were made with trail behind those that learned from them."""
+    lag_max: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    flows: dict[str, Flow] = field(default_factory=dict)
+    """What went through each stream that is cut."""
+
+
+def by_update(value: Any, count: int) -> Any:
+    """Bring a replica's report to NumPy, [devices, updates, ...], however its program made it."""
+    if isinstance(value, list):  # composed on the host: one report per update
+        rows = jax.device_get(value)
+        return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *rows)
+    return jax.tree.map(lambda x: np.asarray(x)[:, :count], jax.device_get(value))
+
+
+def collect_reports(plan: Plan, told: dict[tuple[int, int], list[ReplicaReport]], count: int) -> Reports:
+    """Merge what all replicas told, by fragment and number, into one row for each of `count` updates."""
+    env = [t["report_env"] for told_by in told.values() for t in told_by if "report_env" in t]
+    learned = [
+        (t["report_grad"], len(plan.fragments[i].held("grad")[r]))
+        for (i, r), told_by in told.items()
+        for t in told_by
+        if "report_grad" in t
+    ]
+    guards = [
+        jax.tree.map(lambda *xs: np.concatenate(xs), *[jax.tree.map(lambda x: x[0], t["report_apply"]) for t in rows])
+        for told_by in told.values()
+        if (rows := [t for t in told_by if "report_apply" in t])
+    ]
+    server = plan.fragments[plan.home("apply")]
+    merged = merge_metrics([p for p, _ in learned], [w for _, w in learned], count)
+    return Reports(
+        merge_tallies(env, count),
+        merged.mean,
+        merged.broken_at,
+        _merge_guards(guards, server.sharded or bool(server.agents)) if guards else Guard(*[np.zeros((0, 0))] * 3),
+        merged.lag_mean,
+        merged.lag_max,
+    )
+
+
+def merge_tallies(parts: list[Tally], count: int) -> Tally:
+    """Merge [devices, updates] tallies of all replicas into [updates].
+
+    Where replicas keep their own pace there is no telling which update a step belongs to: all count as the last one's.
+    """
+    if parts and all(p.steps.shape[1] == count for p in parts):
+        both = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+        return Tally(*(x.sum(0) for x in both))
+    rows = [np.zeros(count) for _ in Tally._fields]
+    for part in parts:
+        for row, x in zip(rows, part, strict=True):
+            row[-1] += x.sum()
+    return Tally(*rows)
+
+
+def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learned:
+    """Average metrics over replicas by the groups they hold; devices of one replica agree already."""
+    if not parts:
+        return Learned({}, {}, np.full(count, np.nan), np.full(count, np.nan))
+    if not all(p.lag_mean.shape[1] == count for p in parts):  # own pace: one mean for all of these updates
+        weights = [w * p.lag_mean.shape[1] for p, w in zip(parts, weights, strict=True)]
+        parts = [
+            Learned(
+                {k: np.repeat(v.mean(1, keepdims=True), count, 1) for k, v in p.mean.items()},
+                {k: np.repeat(v.min(1, keepdims=True), count, 1) for k, v in p.broken_at.items()},
+                np.repeat(p.lag_mean.mean(1, keepdims=True), count, 1),
+                np.repeat(p.lag_max.max(1, keepdims=True), count, 1),
+            )
+            for p in parts
+        ]
+    shares = np.asarray(weights) / sum(weights)
+
+    def mean(values: list[np.ndarray]) -> np.ndarray:
+        return np.tensordot(shares, np.stack([v.mean(0) for v in values]), axes=1)
+
+    return Learned(
+        {name: mean([p.mean[name] for p in parts]) for name in parts[0].mean},
+        {name: np.min([p.broken_at[name].min(0) for p in parts], axis=0) for name in parts[0].mean},
+        mean([p.lag_mean for p in parts]),
+        np.max([p.lag_max.max(0) for p in parts], axis=0),
+    )
+
+
+def _merge_guards(guards: list[Guard], sharded: bool) -> Guard:
+    """Join the guards of servers' shards (agents are such), or of peers; a number not finite stays so."""
+    if len(guards) == 1:
+        return guards[0]
+    rows = min(len(g.params) for g in guards)
+    cut = [jax.tree.map(lambda x: x[:rows], g) for g in guards]
+    if sharded:
+        return cut[0]._replace(params=np.sum([g.params for g in cut], axis=0))
+    return Guard(
+        np.mean([g.gradients for g in cut], axis=0),
+        np.min([g.broken_at for g in cut], axis=0),
+        np.mean([g.params for g in cut], axis=0),
+    )

@@ -1,0 +1,211 @@
+"""Snapshots: all persistent slots made whole, whatever the number of replicas, and shared out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.algorithms.contract import Clock, State
+from tessera.channels.link import SharedValue
+from tessera.channels.routes import Route
+from tessera.engines.replica.replica import Replica
+from tessera.envs.base import HostEnvironment
+from tessera.graph.plan import Plan
+from tessera.program.agents import cut_agents, join_agents, own_training
+from tessera.program.exchange import Shards, adopted, shards_of
+from tessera.program.initial import initial_shapes, initial_state
+from tessera.program.nodes import SLOTS
+from tessera.program.overlap.slot_slices import joined
+from tessera.program.shapes import Shapes, message_shape
+from tessera.program.sharding import shardings
+from tessera.program.training import Training
+
+Slots = dict[str, Any]
+Parts = dict[tuple[int, int], Slots]
+"""Slots of each replica, by fragment and number."""
+
+HOST_STATE = ("env_state", "env_clock", "timesteps", "episode")
+OWNERS = {"env_state": "env", "timesteps": "env", "episode": "env", "memory": "act", "buffer": "store"}
+"""Slots that lie in groups -> the operator whose replicas hold them; others may have copies of what they were sent."""
+FLIGHT = "in_flight_"
+"""What was sent and not taken yet: params and priorities that receivers trail behind by."""
+
+
+def persistent(plan: Plan, training: Training, fragment: int, number: int, slots: Slots) -> list[str]:
+    """Slots of one replica that a snapshot needs."""
+    placed = plan.fragments[fragment]
+    first = number == 0 or bool(plan.exchange) or placed.sharded or bool(placed.agents)
+    hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
+    names = []
+    for slot in slots:
+        known = SLOTS.get(slot)
+        if known is None or not known.persistent or slot in hosted or _only_sent(slot, placed.operators):
+            continue
+        if known.layout == "groups" and OWNERS[slot] in placed.operators:
+            mirrored = slot == "buffer" and plan.mirrored
+            names += [slot] if first or not mirrored else []
+        elif known.layout != "groups" and first:
+            names.append(slot)
+    return names
+
+
+def alike(slots: Slots) -> Slots:
+    """What replicas that mirror each other have in common: all that lasts but their own environments."""
+    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_alike(s)}
+
+
+def _is_alike(slot: str) -> bool:
+    return slot == "buffer" or (SLOTS[slot].layout == "copy" and slot not in HOST_STATE)
+
+
+def _only_sent(slot: str, operators: tuple[str, ...]) -> bool:
+    """Whether a fragment only makes a view for others, who hold it: a server's shards have no more than their part."""
+    return (slot == "view" and "apply" in operators) or (slot == "acting" and "act" not in operators)
+
+
+def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) -> Slots:
+    """Join the replicas' slots: groups over replicas, shards to whole params, copies once."""
+    out: Slots = {}
+    ordered = [parts[key] for key in sorted(parts)]
+    teams = [i for i, placed in enumerate(plan.fragments) if placed.agents]
+    whole = {s: x for i in teams for s, x in initial_shapes(training, plan, i, 0).items()}
+    for slot, known in SLOTS.items():
+        values = [p[slot] for p in ordered if slot in p]
+        if not values:
+            continue
+        if slot in whole:
+            out[slot] = join_agents([p[slot] for (i, _), p in sorted(parts.items()) if i in teams], whole[slot])
+        elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
+            out[slot] = _shards(plan, training).join(values, whole_state(training))
+        else:
+            out[slot] = joined(values, known.axis) if known.layout == "groups" else values[0]
+        if slot == "state" and plan.exchange:
+            out["peers"] = tuple(values[1:])
+    for channel, route in zip(plan.channels, routes, strict=True):
+        name = FLIGHT + channel.slot
+        held = [p[name] for (i, _), p in sorted(parts.items()) if i == channel.source and name in p]
+        if plan.trails(channel) and held:
+            rows = zip(*held, strict=True)
+            out[name] = tuple(route.merge(dict(enumerate(row))) if len(row) > 1 else row[0] for row in rows)
+    return out
+
+
+def with_shared(plan: Plan, snapshot: Slots, vector: SharedValue) -> Slots:
+    """The same with what peers hold in common now, which the first of them may have seen some time ago."""
+    if "state" in snapshot:
+        snapshot["state"] = adopted(snapshot["state"], vector.read(), plan.carries)
+    return snapshot
+
+
+def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, number: int, snapshot: Slots) -> Slots:
+    """One replica's share of a snapshot, on the host."""
+    placed = plan.fragments[fragment]
+    mine = initial_shapes(own_training(training, plan, fragment, number), plan, fragment, number)
+    later = {"env_state", "timesteps", "episode"} if "env" in placed.operators else set()
+    later |= {"timesteps"} if "act" in placed.operators else set()
+    out: Slots = {}
+    for slot in [s for s in snapshot if s in SLOTS and (s in mine or s in later)]:
+        value, known = snapshot[slot], SLOTS[slot]
+        if placed.agents and slot in mine:
+            value = cut_agents(value, mine[slot], number)
+        elif slot == "state" and plan.exchange and number:
+            value = snapshot["peers"][number - 1]
+        elif slot == "state" and placed.sharded:
+            value = _shards(plan, training).split(value, number, mine["state"])
+        elif known.layout == "groups":
+            value = _groups(value, placed.held("grad" if slot == "buffer" else "env")[number])
+        out[slot] = value
+    for channel, route in zip(plan.channels, routes, strict=True):
+        name = FLIGHT + channel.slot
+        if channel.source == fragment and name in snapshot:
+            out[name] = tuple(_sent(route, number, value) for value in snapshot[name])
+    return out
+
+
+def give(replica: Replica, part: Slots) -> None:
+    """Put a replica's share in place, in buffers of its own, since programs reuse what they are given."""
+    mesh = replica.programs.mesh
+    for slot, value in part.items():
+        if slot in SLOTS:
+            mine = jax.tree.map(_copied, value)
+            replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
+    replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
+
+
+def with_horizon(snapshot: Slots, horizon: int) -> Slots:
+    """The same for a run of another length: schedules go on by how much of the whole is over."""
+    ends: Any = np.asarray(horizon, np.int32)
+
+    def leaf(x: Any) -> Any:
+        return x._replace(horizon=ends) if isinstance(x, Clock) else x
+
+    return jax.tree.map(leaf, snapshot, is_leaf=lambda x: isinstance(x, Clock))
+
+
+def without_spare_peers(arrays: dict[str, np.ndarray], like: Slots) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays without the states of peers that a plan with fewer replicas does not have."""
+    there = len(like.get("peers", ()))
+    return {name: x for name, x in arrays.items() if not name.startswith("peers/") or int(name.split("/")[1]) < there}
+
+
+def lacks_replay(training: Training, snapshot: Slots) -> bool:
+    """Whether a replay was left out of a snapshot, so that it has to be filled again."""
+    return training.algorithm.store.persistent and "buffer" not in snapshot
+
+
+def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:
+    """A snapshot like those of this plan, all zeros: what a checkpoint is read into."""
+    names: dict[str, Any] = {}
+    for i in range(len(plan.fragments)):
+        for slot in initial_shapes(training, plan, i, 0):
+            names[slot] = shapes[slot]
+    names |= {s: shapes[s] for s in ("env_state", "timesteps", "episode") if s in shapes}
+    hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
+    out = {s: v for s, v in names.items() if SLOTS[s].persistent and s not in hosted}
+    if plan.exchange:
+        out["peers"] = (out["state"],) * (plan.fragments[plan.home("apply")].replicas - 1)
+    for channel in plan.channels:
+        if plan.trails(channel):
+            groups = plan.batches if channel.stream == "priorities" else plan.groups
+            out[FLIGHT + channel.slot] = (message_shape(plan, shapes, channel.slot, groups, None),) * channel.lag
+    return jax.tree.map(_zeros, out)
+
+
+def whole_state(training: Training) -> State:
+    """The learner's whole state, in shape."""
+    return jax.eval_shape(lambda key: initial_state(training.algorithm, key, 1), jax.random.key(0))
+
+
+def _sent(route: Route, number: int, value: Any) -> Any:
+    """What of a message that was under way replica `number` had sent."""
+    if route.channel.route == "join":
+        assert route.shards is not None
+        return value._replace(params=route.shards.part(value.params, number))
+    if route.channel.route == "reshard":
+        return _groups(value, route.made(number))
+    return value
+
+
+def _groups(value: Any, mine: tuple[int, ...]) -> Any:
+    return jax.tree.map(lambda x: x[mine[0] : mine[-1] + 1], value)
+
+
+def _copied(x: Any) -> Any:
+    return x.copy() if _is_key(x) else np.array(x)
+
+
+def _zeros(x: Any) -> Any:
+    if _is_key(x):
+        return jax.random.wrap_key_data(jnp.zeros((*x.shape, 2), jnp.uint32))
+    return np.zeros(x.shape, x.dtype)
+
+
+def _is_key(x: Any) -> bool:
+    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _shards(plan: Plan, training: Training) -> Shards:
+    return shards_of(training.algorithm, plan.fragments[plan.home("apply")].replicas)

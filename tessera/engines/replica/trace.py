@@ -1,0 +1,154 @@
+"""Timelines: what every replica did and when, in the trace format of Chrome and Perfetto."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tessera.program.nodes import WIRING, Every, Node, Op, Recv, Repeat, Segment, Send
+
+ACTIVITIES = {"env": "stepping", "act": "acting", "store": "storing", "grad": "learning", "apply": "learning"}
+HELD_SECONDS = 0.5
+"""How long spans are held back at most while others come: so much is lost when a process is killed."""
+GAP = 100e-6
+"""Spans of one kind with less between them, in seconds, are one span."""
+
+
+@dataclass
+class Span:
+    """What a replica does, by the monotonic clock."""
+
+    name: str
+    slot: str
+    """What is sent, received or waited for."""
+    begin: float
+    end: float
+
+
+class TraceWriter:
+    """Spans of one replica, appended to a file of its own; after a death another replica goes on in the same file."""
+
+    def __init__(self, trace: str, place: int, title: str) -> None:
+        self._place = place
+        self._names: dict[int, str] = {}
+        self._last: Span | None = None
+        self._written = time.monotonic()
+        self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
+        about = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
+        self._file.write("\n")  # a kill may have cut the last line short
+        for name, value in about.items():
+            self._write({"name": name, "ph": "M", "args": value})
+        self._file.flush()
+
+    def span(self, node: Node, begin: float, waiting: bool = False) -> float:
+        """Note what a node did, or that it waited, from `begin` until now; returns now."""
+        end = time.monotonic()
+        name = self._names.get(id(node))
+        if name is None:
+            name = self._names[id(node)] = activity(node)
+        if name:
+            slot = node.slot if isinstance(node, Send | Recv) else ""
+            self._note(Span("waiting" if waiting else name, slot, begin, end))
+        return end
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        self._put()
+        self._file.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._put()
+        self._file.close()
+
+    def _note(self, span: Span) -> None:
+        last = self._last
+        if last is not None and (last.name, last.slot) == (span.name, span.slot) and span.begin - last.end < GAP:
+            last.end = span.end
+            return
+        self._put()
+        self._last = span
+        if span.end - self._written > HELD_SECONDS:
+            self._file.flush()
+            self._written = span.end
+
+    def _put(self) -> None:
+        span, self._last = self._last, None
+        if span is not None:
+            args = {"args": {"slot": span.slot}} if span.slot else {}
+            times = {"ts": span.begin * 1e6, "dur": (span.end - span.begin) * 1e6}
+            self._write({"name": span.name, "ph": "X", **times, **args})
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._file.write(json.dumps({**event, "pid": self._place, "tid": 0}) + "\n")
+
+
+def activity(node: Node) -> str:
+    """What a node does, in a word: acting, stepping, storing, learning, sending or receiving; with + if several.
+
+    Empty for what only passes values on.
+    """
+    if isinstance(node, Send):
+        return "sending"
+    if isinstance(node, Recv):
+        return "receiving"
+    if isinstance(node, Op) and node.kind == WIRING:
+        return ""
+    found = dict.fromkeys(ACTIVITIES[o] for o in ACTIVITIES if o in _operators((node,)))
+    return "learning" if "learning" in found else "+".join(found)
+
+
+def _operators(nodes: tuple[Node, ...]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, Op):
+            found.add(node.operator)
+        elif isinstance(node, Segment):
+            found |= _operators(node.nodes)
+        elif isinstance(node, Repeat | Every):
+            found |= _operators(node.body)
+    return found
+
+
+def part_file(trace: Path, place: int) -> Path:
+    """Where one replica's spans go until the run is over."""
+    return trace.with_name(f"{trace.name}.{place}.part")
+
+
+def part_files(trace: Path) -> list[Path]:
+    """All such files of a trace, in order of places."""
+    named = re.compile(re.escape(trace.name) + r"\.(\d+)\.part")
+    found = [(int(match[1]), path) for path in trace.parent.iterdir() if (match := named.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def merge_traces(trace: Path) -> None:
+    """Join the replicas' files into one that chrome://tracing and ui.perfetto.dev open."""
+    abouts: list[dict[str, Any]] = []
+    spans: list[dict[str, Any]] = []
+    for part in part_files(trace):
+        for line in part.read_text().splitlines():
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # a kill cut it short
+            if event["ph"] == "X":
+                spans.append(event)
+            elif event not in abouts:  # a replica that was started again says who it is once more
+                abouts.append(event)
+    spans.sort(key=lambda span: span["ts"])
+    first = spans[0]["ts"] if spans else 0.0
+    for span in spans:
+        span["ts"], span["dur"] = round(span["ts"] - first, 3), round(span["dur"], 3)
+    trace.write_text(json.dumps({"traceEvents": [*abouts, *spans], "displayTimeUnit": "ms"}) + "\n")
+    clear_traces(trace)
+
+
+def clear_traces(trace: Path) -> None:
+    """Remove the replicas' files, such as those that a killed run left behind."""
+    for part in part_files(trace):
+        part.unlink()

@@ -1,0 +1,1 @@
+"""Greedy episodes of trained params, and how sure their figures are."""

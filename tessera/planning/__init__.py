@@ -1,0 +1,1 @@
+"""From what the user asks for to a plan."""

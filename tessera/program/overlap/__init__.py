@@ -1,0 +1,1 @@
+"""Running a loop over steps so that acting and stepping overlap."""

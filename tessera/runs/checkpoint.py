@@ -1,0 +1,149 @@
+"""Checkpoints: all persistent slots at an update boundary, written by Orbax; no pickle, atomic, last n kept."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.errors import TesseraError
+from tessera.support.system import available_memory
+
+FORMAT = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run. A kill while one is written leaves the previous one as it was."""
+
+    def __init__(self, folder: Path, keep: int = 3, read_only: bool = False) -> None:
+        import orbax.checkpoint as ocp  # takes most of a second to import, and many uses never save
+
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked for
+        if keep < 1:
+            raise TesseraError(f"--keep {keep}: at least one is needed")
+        self._ocp = ocp
+        self.folder = folder
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, create=not read_only, enable_async_checkpointing=False, read_only=read_only
+        )
+        self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
+
+    def latest(self) -> int | None:
+        """Update number of the newest complete checkpoint."""
+        return self._manager.latest_step()
+
+    def save(self, update: int, snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
+        """Write a checkpoint and let the oldest go."""
+        if update == self.latest():
+            return
+        args = self._ocp.args
+        self._manager.save(
+            update,
+            args=args.Composite(
+                slots=args.StandardSave(flatten(snapshot)), meta=args.JsonSave({"format": FORMAT, **meta})
+            ),
+        )
+
+    def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Read a checkpoint: arrays by path, and what was noted beside them."""
+        args = self._ocp.args
+        try:
+            self._check_size(update)
+            found = self._manager.restore(
+                update, args=args.Composite(slots=args.StandardRestore(), meta=args.JsonRestore())
+            )
+            slots = {k: np.asarray(v) for k, v in found["slots"].items()}
+            meta = dict(found["meta"])
+        except TesseraError:
+            raise
+        except Exception as error:  # whatever a damaged file makes Orbax raise
+            raise TesseraError(
+                f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
+                "delete that folder to resume from the one before it"
+            ) from error
+        if meta.get("format") != FORMAT:
+            raise TesseraError(
+                f"checkpoint {update} in {self.folder} has format {meta.get('format')}, this version "
+                f"reads {FORMAT}: resume it with the version that wrote it"
+            )
+        return slots, meta
+
+    def _check_size(self, update: int) -> None:
+        """Refuse arrays that memory cannot hold, before any is made: a file can declare what it does not contain."""
+        with self._ocp.StandardCheckpointer() as reader:
+            found = reader.metadata(self.folder.resolve() / str(update) / "slots").item_metadata
+        declared = jax.tree.leaves(found.tree, is_leaf=_is_array)
+        size = sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in declared if _is_array(array))
+        if size > available_memory():
+            raise TesseraError(
+                f"checkpoint {update} in {self.folder} declares {size / 2**30:,.0f} GB of arrays, available: "
+                f"{available_memory() / 2**30:,.1f} GB; it is damaged or made by hand: delete that folder"
+            )
+
+    def close(self) -> None:
+        """Finish."""
+        self._manager.close()
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """Name every leaf by its path, as NumPy, so that a checkpoint knows of no device and no Python class."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_path(path): _plain(leaf) for path, leaf in leaves}
+
+
+def paths(tree: Any) -> list[str]:
+    """Names of all leaves."""
+    return [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+    """Put arrays back into the shape of `template`; an error names the first that does not fit."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    wanted = {_path(path): leaf for path, leaf in leaves}
+    odd = sorted(set(wanted) ^ set(arrays))
+    if odd:
+        side = "lacks" if odd[0] in wanted else "holds"
+        raise TesseraError(
+            f"{where} {side} {odd[0]!r}, so it was made by another algorithm, configuration or policy: "
+            "resume with the configuration in config.json beside it"
+        )
+    for path, leaf in wanted.items():
+        if np.shape(arrays[path]) != np.shape(_plain(leaf)):
+            raise TesseraError(
+                f"{where} holds {path!r} of shape {np.shape(arrays[path])}, but this run needs "
+                f"{np.shape(_plain(leaf))}: resume with the configuration in config.json beside it"
+            )
+    return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[_path(path)]) for path, leaf in leaves])
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return "/".join(str(getattr(p, "key", getattr(p, "name", getattr(p, "idx", p)))) for p in path)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    return (
+        jax.random.wrap_key_data(jax.numpy.asarray(array))
+        if _is_key(leaf)
+        else array.astype(_plain(leaf).dtype, copy=False)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -1,0 +1,97 @@
+"""The run directory: config.json, plan.json, metrics.jsonl, TensorBoard events, checkpoints/, summary.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tessera.algorithms.contract import Algorithm
+from tessera.support.files import write_json
+from tessera.errors import TesseraError
+from tessera.support.fields import options_of
+
+MAY_CHANGE = ("steps", "target_return")
+"""What a resumed run may set anew, besides the capacity of a replay."""
+
+
+def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
+    """An algorithm's fields as plain data."""
+    cls = type(algorithm)
+    fields = {f.name: getattr(algorithm, f.name) for f in options_of(algorithm)}
+    return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+
+
+def check_fresh(folder: Path) -> None:
+    """Refuse a folder that already holds a run."""
+    check_usable(folder)
+    if (folder / "config.json").exists():
+        raise TesseraError(f"{folder} already holds a run: add --resume to go on with it, or choose another --run-dir")
+
+
+def check_usable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, without making it."""
+    nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not nearest.is_dir():
+        raise TesseraError(f"{nearest} is a file: choose another --run-dir")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise TesseraError(f"{nearest} may not be written to: choose another --run-dir")
+
+
+def check_same(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to resume a run under another configuration."""
+    old = read_config(folder)
+    new = json.loads(json.dumps(config))
+    if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # a replay is fitted to its new size
+        old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
+    for name in sorted(set(old) | set(new)):
+        if name in MAY_CHANGE or old.get(name) == new.get(name):
+            continue
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            if before.get("name") != after.get("name"):
+                before, after = before.get("name"), after.get("name")
+            else:
+                name = next(k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k))
+                before, after = before.get(name), after.get(name)
+        raise TesseraError(
+            f"{folder} was run with {name} = {before!r}, not {after!r}: resume with the same value, or start a new run"
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json of a run."""
+    config = _read(folder, "config.json")
+    missing = sorted({"algorithm", "env", "policy", "precision", "seed"} - set(config))
+    if missing:
+        raise TesseraError(f"{folder / 'config.json'} is damaged: it lacks {missing[0]!r}")
+    return config
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json of a finished run."""
+    return _read(folder, "summary.json")
+
+
+def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Make the folder and write what is known at the start."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "plan.json", plan)
+        write_json(folder / "config.json", config)
+    except OSError as error:
+        raise TesseraError(f"{folder} cannot be written to ({error}): choose another --run-dir") from error
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    if not path.exists():
+        raise TesseraError(f"{folder} is not a run directory: it has no {name}")
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise TesseraError(f"{path} is damaged ({error}): it is not JSON") from error
+    if not isinstance(found, dict):
+        raise TesseraError(f"{path} is damaged: it holds no JSON object")
+    return found

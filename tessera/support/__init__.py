@@ -1,0 +1,1 @@
+"""What every room may use: caches, imports, fields, facts about this machine."""

@@ -1,0 +1,185 @@
+"""The evaluator beside training: what it finds, that nobody waits for it, and what happens when it dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from tessera import A2C, train
+from tessera.envs import make
+from tessera.errors import TesseraError
+from tessera.evaluation import side_evaluator as beside
+from tessera.evaluation.evaluator import Evaluator
+from tessera.evaluation.side_evaluator import SideEvaluator
+from tessera.program.initial import initial_state
+from tessera.program.training import published
+
+ALGORITHM = A2C(unroll=8, widths=(8,))
+CARTPOLE = "gymnax:CartPole-v1"
+EVERY = 5
+PATIENCE = 60.0
+"""Seconds after which an evaluator is taken for stuck."""
+
+
+class Stuck(CartPoleEnv):
+    """Can be stepped by the driver only: any other process waits for long."""
+
+    def step(self, action: Any) -> Any:
+        if multiprocessing.parent_process() is not None:
+            time.sleep(600)
+        return super().step(action)
+
+
+class Broken(CartPoleEnv):
+    """Can be stepped by the driver only: in any other process it raises."""
+
+    def step(self, action: Any) -> Any:
+        if multiprocessing.parent_process() is not None:
+            raise RuntimeError("the simulator is out of order")
+        return super().step(action)
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def runs(pid: int | None) -> bool:
+    """Whether there is such a process, be it one that nobody has waited for."""
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """After each test no process and no memory of an evaluator is left."""
+    yield
+    assert multiprocessing.active_children() == []
+    files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [name for name in files if "tessera-block" in name]
+
+
+class Watched(SideEvaluator):
+    """Keeps account of itself."""
+
+    made: list[Watched]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.offered: list[int] = []
+        self.requested: list[int | None] = []
+        type(self).made = [self]
+
+    def offer(self, update: int, view: Any) -> None:
+        super().offer(update, view)
+        self.offered.append(update)
+        if self.pid not in self.requested:
+            self.requested.append(self.pid)
+
+
+class Shot(Watched):
+    """Is killed once it has got params; its successor holds training up until it has evaluated some."""
+
+    def newest(self) -> dict[str, float]:
+        if len(self.requested) == 1 and self._member is not None and self._member.process.is_alive():
+            os.kill(self._member.process.pid, signal.SIGKILL)
+            self._member.process.join()
+        if len(self.requested) == 2:
+            wait_for(super().newest)
+        return super().newest()
+
+
+def run_with(
+    evaluator: type[Watched], env: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Any, Watched]:
+    """Train with an evaluator of one's own: the result, and the evaluator."""
+    monkeypatch.setattr("tessera.runs.loop.SideEvaluator", evaluator)
+    updates, envs = 100, 8
+    steps = updates * envs * ALGORITHM.unroll
+    result = train(ALGORITHM, env, steps=steps, envs=envs, evaluate_every=EVERY, eval_episodes=8, **options)
+    assert len(result.metrics) > 20
+    return result, evaluator.made[0]
+
+
+def test_an_evaluator_finds_what_the_driver_would_find() -> None:
+    env = make(CARTPOLE)
+    algorithm = ALGORITHM.bind(env.spec)
+    view = published(initial_state(algorithm, jax.random.key(1), 1))
+    side = SideEvaluator(algorithm, env, 8, 0)
+    try:
+        assert side.newest() == {}
+        assert side.ready()
+        side.offer(7, view)
+        assert not side.ready()
+        wait_for(side.newest)
+        assert side.ready()
+    finally:
+        side.close()
+    expected = Evaluator(algorithm, env)(view, 8, 2_000_003)
+    found = {"eval/return_mean": expected.return_mean, "eval/return_std": expected.return_std, "eval/update": 7}
+    assert side.newest() == pytest.approx(found)
+    side.close()  # once more does no harm
+
+
+def test_rows_get_evaluations_and_a_killed_evaluator_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, side = run_with(Shot, CARTPOLE, monkeypatch)
+    evaluated = [row for row in result.metrics if "eval/return_mean" in row]
+    assert "eval/return_mean" not in result.metrics[0]
+    assert evaluated[-1] is result.metrics[-1]
+    assert all(row["eval/update"] in side.offered and row["eval/update"] <= row["update"] for row in evaluated)
+    assert all(1 <= row["eval/return_mean"] <= 500 for row in evaluated)
+    assert evaluated[0]["eval/update"] == side.offered[1]  # the first were lost
+    assert all(update % EVERY == 0 for update in side.offered)
+    assert "the evaluator died (exit code -9): started again" in capsys.readouterr().out
+    assert len(side.requested) == 2
+    assert not any(runs(pid) for pid in side.requested)
+    assert result.summary["updates"] == 100
+
+
+def test_training_does_not_wait_for_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, side = run_with(Watched, Stuck, monkeypatch, quiet=True)
+    assert result.summary["updates"] == 100
+    assert side.offered == [EVERY]  # it was busy whenever it could have had more
+    assert not any("eval/return_mean" in row for row in result.metrics)
+    assert not runs(side.requested[0])
+
+
+def test_an_evaluator_that_dies_again_and_again_is_given_up_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(beside, "PATIENCE", 1)
+    env = make(Broken)
+    algorithm = ALGORITHM.bind(env.spec)
+    said: list[str] = []
+    side = SideEvaluator(algorithm, env, 8, 0, said.append)
+    try:
+        assert side.ready()
+        pid = side.pid
+        side.offer(1, published(initial_state(algorithm, jax.random.key(1), 1)))
+        wait_for(lambda: not side.ready() and said)
+        assert not side.ready()
+        assert side.pid is None
+    finally:
+        side.close()
+    assert len(said) == 1
+    assert "the simulator is out of order" in said[0]
+    assert said[0].endswith("not started again")
+    assert not runs(pid)
+
+
+def test_an_environment_that_cannot_be_sent_is_refused_before_training() -> None:
+    env = make(lambda: CartPoleEnv())
+    with pytest.raises(TesseraError, match="cannot be sent to another process"):
+        SideEvaluator(ALGORITHM.bind(env.spec), env, 8, 0)

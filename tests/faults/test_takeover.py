@@ -1,0 +1,146 @@
+"""The driver asks for snapshots as replicas die: it gets them all, of newcomers too, and waits for no dead one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from test_faults import wait_until
+
+import tessera
+from tessera.channels.rings import make_ends
+from tessera.engines.driver.pool import kept
+from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
+from tessera.engines.local import LocalEngine
+from tessera.planning.prepare import prepare_plan
+
+SMALL = tessera.A2C(unroll=8, widths=(8,))
+SECONDS = 90.0
+"""Far more than any answer takes; only what would wait for ever gets there."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool() -> Iterator[None]:
+    """Processes are kept between the runs of this file."""
+    with kept():
+        yield
+
+
+def opened(policy: str, **options: Any) -> LocalEngine:
+    """An engine that has made some updates."""
+    bound, made, plan = prepare_plan(SMALL, "gymnax:CartPole-v1", policy, envs=16)
+    engine = LocalEngine(plan, bound, made, seed=1, horizon=1000, note=lambda _: None, **options)
+    engine.start()
+    engine.advance(4)
+    return engine
+
+
+def within(seconds: float, call: Any) -> Any:
+    """What a call gives, if it ends in time."""
+    out: list[Any] = []
+    thread = threading.Thread(target=lambda: out.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert out, "it waits for ever"
+    return out[0]
+
+
+def kill(engine: LocalEngine, title: str) -> None:
+    """End a replica and leave the watcher no time to see it."""
+    os.kill(engine.processes()[title], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2,mode=async", "central:mode=async,workers=2"])
+def test_a_snapshot_is_whole_though_a_replica_dies_as_it_is_asked(policy):
+    engine = opened(policy)
+    try:
+        like = {k: jax.tree.map(np.shape, v) for k, v in engine.template().items()}
+        for _ in range(3):
+            kill(engine, next(title for title in engine.processes() if title.startswith("env+act")))
+            found = within(SECONDS, engine.snapshot)
+            told = {k: jax.tree.map(np.shape, v) for k, v in found.items()}
+            assert told == {k: like[k] for k in told}
+            assert "env_state" in told
+            engine.advance(4)
+    finally:
+        engine.close()
+
+
+def test_a_replica_that_dies_as_it_takes_what_several_have_sent_holds_nobody_up():
+    engine = opened("central:workers=2,shards=2", timeout=20.0)
+    place = engine.supervisor.titles.index("apply/1")
+    link, _ = make_ends(engine.layout, engine.arena, engine.launcher._bell)
+    gradients = next(k for k, channel in enumerate(engine.plan.channels) if channel.stream == "gradients")
+    lines = {name: line for name, line in engine.link_specs.items() if name[0] == gradients and place in line.readers}
+    ends = [(link(*name), line.readers.index(place)) for name, line in lines.items()]
+    assert len(ends) == 2
+
+    def die_in_between() -> None:
+        wait_until(lambda: all(end.waiting(reader) for end, reader in ends), SECONDS)
+        first, reader = ends[0]
+        first.release(reader)
+        kill(engine, "apply/1")
+
+    try:
+        os.kill(engine.processes()["apply/1"], signal.SIGSTOP)
+        killer = threading.Thread(target=die_in_between)
+        killer.start()
+        within(SECONDS, lambda: engine.advance(8))
+        killer.join()
+        assert engine.restarts == 1
+    finally:
+        engine.close()
+
+
+def test_when_restarts_are_spent_the_living_give_what_they_hold_now():
+    engine = opened("single_learner_coarse:actors=2,mode=async", restarts=0)
+    try:
+        last = engine.snapshot()
+        engine.advance(8)
+        kill(engine, "env+act/0")
+        with pytest.raises(RestartsSpent):
+            advance_for_ever(engine)
+        done, saved = within(SECONDS, lambda: engine.salvage(last))
+        assert done >= 12
+        assert int(saved["state"].clock.applies) > int(last["state"].clock.applies)
+    finally:
+        engine.close()
+
+
+def advance_for_ever(engine: LocalEngine) -> None:
+    """Until something goes wrong."""
+    while True:
+        engine.advance(4)
+
+
+def test_a_server_that_dies_before_it_reports_is_not_waited_for():
+    engine = opened("central:mode=async,workers=2")
+    try:
+        server = next(k for k, title in enumerate(engine.supervisor.titles) if title.startswith("apply"))
+        told = engine.report_log._reported[server]
+        engine.advance(4)
+        engine.report_log._reported[server] = told  # as if the last report had been lost with its process
+        kill(engine, engine.supervisor.titles[server])
+        engine.done = told
+        within(SECONDS, lambda: engine.advance(4))
+    finally:
+        engine.close()
+
+
+def test_when_all_wait_and_nothing_can_come_the_run_goes_back():
+    engine = opened("single_learner_coarse:actors=2,mode=async", timeout=2.0)
+    try:  # the learner may go no further, so actors soon have no room; and the driver waits for what nobody will do
+        with pytest.raises(Interrupted):
+            engine._until(lambda: False)
+        engine.rebuild()
+        engine.start()
+        engine.advance(4)
+        assert engine.restarts == 1
+    finally:
+        engine.close()
