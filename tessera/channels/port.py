@@ -112,7 +112,7 @@ class ReplicaPort:
             return True, self.stand_in(channel, None)
         return self.inboxes[channel].receive()
 
-    def shares(self, channel: int) -> dict[int, slice] | None:
+    def peer_slices(self, channel: int) -> dict[int, slice] | None:
         """The groups of each peer that is dealt with by itself, among those of this replica."""
         route, inbox = self.routes[channel], self.inboxes[channel]
         if self.muted or route.channel.wait is None or not isinstance(inbox, Inbox) or len(inbox.links) < 2:
@@ -121,7 +121,7 @@ class ReplicaPort:
         found = {p: [g for g in route.made(p) if g in mine] for p in inbox.links}
         return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in found.items()}
 
-    def patience(self, channel: int) -> float:
+    def batching_seconds(self, channel: int) -> float:
         """Seconds that who is ready waits for the others."""
         return self.routes[channel].channel.wait or 0.0
 

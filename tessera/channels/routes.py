@@ -13,7 +13,7 @@ from tessera.graph.plan import Channel, Plan
 from tessera.program.exchange import Shards, SoloGradient, shards_of
 from tessera.program.initial import initial_state
 from tessera.program.nodes import SLOTS
-from tessera.program.overlap.slot_slices import joined
+from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.training import acting, published
 
 BY_GROUPS = ("reshard", "agents")
@@ -114,7 +114,7 @@ class Route:
             case "reshard" | "gather":
                 return self.join(values)
             case "agents":
-                return joined(values, SLOTS[self.channel.slot].axis + 2)
+                return concatenate_trees(values, SLOTS[self.channel.slot].axis + 2)
             case "mean" | "scatter":
                 return weighted_mean(values, [len(self.made(p)) for p in sorted(parts)])
             case "sum":
@@ -126,7 +126,7 @@ class Route:
 
     def join(self, values: list[Any]) -> Any:
         """Join groups."""
-        return joined(values, SLOTS[self.channel.slot].axis)
+        return concatenate_trees(values, SLOTS[self.channel.slot].axis)
 
     def _shard(self, value: Any, q: int) -> Any:
         assert self.shards is not None

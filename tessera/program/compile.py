@@ -18,6 +18,7 @@ from tessera.program.nodes import (
     SLOTS,
     TRACED,
     Collective,
+    Deferred,
     Every,
     Node,
     Op,
@@ -211,7 +212,7 @@ def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozense
             case Repeat():
                 wanted = live | effects(nodes[i + 1 :])[0]
                 (_loop if node.count is None else _scan)(node, slots, frozenset(wanted))
-            case Send() | Recv() | Segment() | Every():
+            case Send() | Recv() | Segment() | Every() | Deferred():
                 raise TypeError(f"cannot be traced: {node}")
     return slots
 

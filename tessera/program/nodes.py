@@ -1,7 +1,8 @@
 """The nodes that training programs are made of, and what is known about slots.
 
 A program is a tuple of nodes over named slots. `Op` and `Repeat` are written by `training`; projection adds `Send`,
-`Recv` and `Collective`; compilation turns maximal traceable runs into `Segment`s.
+`Recv` and `Collective`; compilation turns maximal traceable runs into `Segment`s; a scheduler puts `Deferred` around
+what it runs itself.
 """
 
 from __future__ import annotations
@@ -91,10 +92,17 @@ class Segment:
     lowered: Any = None
     """Its form in NumPy, if it has one."""
     partial: Any = None
-    """Its form for some of the groups, once that was asked for."""
+    """Its form for some of the groups, made when it is first needed."""
 
 
-Node = Op | Repeat | Every | Send | Recv | Collective | Segment
+@dataclass(frozen=True)
+class Deferred:
+    """Nodes in a sliced loop that its scheduler runs, when it decides to."""
+
+    nodes: tuple[Node, ...]
+
+
+Node = Op | Repeat | Every | Send | Recv | Collective | Segment | Deferred
 
 
 class Slot(NamedTuple):
@@ -197,5 +205,5 @@ def _effects_of(node: Node) -> tuple[set[str], set[str]]:
             return set(), {node.slot}
         case Collective():
             return {node.slot}, {node.slot}
-        case Segment():
+        case Segment() | Deferred():
             return effects(node.nodes)

@@ -21,10 +21,11 @@ from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, HostVector
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
+from tessera.program.drive import OverlapScheduler, drive
 from tessera.program.exchange import carried, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
+from tessera.program.overlap.sliced_loop import Scheduler
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh
 from tessera.program.training import Training, acting, published
@@ -98,6 +99,7 @@ class Replica:
         self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
         self._told: list[ReplicaReport] = []
         self.tracer: TraceWriter | None = None
+        self.scheduler: Scheduler = OverlapScheduler()
         views = s.applies + s.draws * training.algorithm.absorbs
         versions = Versions(
             s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
@@ -145,7 +147,7 @@ class Replica:
     def run(self, program: tuple[Node, ...], count: int = 0) -> Iterator[Node]:
         """Drive a program; yields wherever it waits."""
         self.slots["count"] = np.int32(count)
-        return drive(program, self.slots, self.port, self.tracer)
+        return drive(program, self.slots, self.port, self.tracer, self.scheduler)
 
     def note_reports(self, count: int) -> None:
         """Keep what a program that has ended reports of its `count` updates."""

@@ -18,7 +18,7 @@ from tessera.program.agents import cut_agents, join_agents, own_training
 from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
-from tessera.program.overlap.slot_slices import joined
+from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.sharding import shardings
 from tessera.program.training import Training
@@ -81,7 +81,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
         elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
         else:
-            out[slot] = joined(values, known.axis) if known.layout == "groups" else values[0]
+            out[slot] = concatenate_trees(values, known.axis) if known.layout == "groups" else values[0]
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):

@@ -1,0 +1,86 @@
+"""A loop over steps in slices of its groups, each at its own step; a scheduler decides which of them advances when.
+
+Environments are independent of each other, and random numbers belong to a step of an environment, so the order in which
+slices advance changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tessera.envs.base import HostVector
+from tessera.program.interfaces import PeerPort, Port, Slots, Tracer
+from tessera.program.nodes import SLOTS, Node, Repeat, effects
+from tessera.program.overlap.slot_slices import merge_groups, slice_groups
+
+Run = Callable[[tuple[Node, ...], Slots], None]
+"""Runs nodes that exchange nothing."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a program runs with besides its slots."""
+
+    port: PeerPort | None = None
+    tracer: Tracer | None = None
+
+
+@dataclass
+class GroupSlice:
+    """Some of a loop's groups."""
+
+    groups: slice
+    slots: Slots = field(default_factory=dict)
+    port: Port | None = None
+    """What this slice exchanges through, if anything."""
+
+
+class SlicedLoop:
+    """A loop whose slots are cut into slices.
+
+    Args:
+        loop: the loop that each slice runs; what is `Deferred` in its body is left to `advance`.
+        whole: the slots of all groups.
+        cuts: the groups of each slice.
+        uncut: slots that stay whole.
+    """
+
+    def __init__(self, loop: Repeat, whole: Slots, cuts: Iterable[slice], uncut: Collection[str] = ()) -> None:
+        self.loop, self.whole = loop, whole
+        reads, writes = effects(loop.body)
+        names = [s for s in reads | writes if s in whole and s in SLOTS and s not in uncut]
+        self.slices = [GroupSlice(cut, {s: slice_groups(s, whole[s], cut) for s in names}) for cut in cuts]
+        self._merged = [s for s in names if s in writes and not isinstance(whole[s], HostVector)]
+
+    def advance(self, turns: list[Iterator[Node]], run: Run) -> Iterator[Node]:
+        """Advance the loop of each slice to its end; yield an exchange wherever all that can be done is to wait.
+
+        Args:
+            turns: each slice's loop, which yields what is deferred, and an exchange that has to wait.
+            run: runs what was deferred.
+        """
+        raise NotImplementedError
+
+    def merge(self) -> None:
+        """Put the slices' slots together once all loops have ended."""
+        for slot in self.loop.stacks:
+            self.whole.pop(slot, None)
+        for slot in (*self._merged, *self.loop.stacks.values()):
+            if slot in self.slices[0].slots:
+                self.whole[slot] = merge_groups(slot, [part.slots[slot] for part in self.slices])
+
+
+class Scheduler(Protocol):
+    """Decides which loops are run in slices, and in which order these advance."""
+
+    def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
+        """Cut a loop into slices; None if it runs as a whole."""
+
+
+class PlainScheduler:
+    """Runs every loop as a whole."""
+
+    def split(self, context: Context, loop: Repeat, slots: Slots) -> None:
+        """Cut nothing."""
