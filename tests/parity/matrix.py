@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from tessera import A2C, DQN, ES, IMPALA, PPO, Fragment, Policy, policies
-from tessera.engines import replica, serial
+from tessera.engines import serial
+from tessera.engines.replica import replica
 from tessera.engines.replica.reports import Reports
 from tessera.engines.serial import SerialEngine
 from tessera.graph.plan import Plan

@@ -29,10 +29,10 @@ Slots = dict[str, Any]
 class PeerPort(Protocol):
     """The end of a channel at which each peer is dealt with by itself."""
 
-    def shares(self, channel: int) -> dict[int, slice] | None:
+    def peer_slices(self, channel: int) -> dict[int, slice] | None:
         """The groups of each peer, among those of this replica; None where all peers are waited for."""
 
-    def patience(self, channel: int) -> float:
+    def batching_seconds(self, channel: int) -> float:
         """Seconds that who is ready waits for the others."""
 
     def send_to(self, channel: int, peer: int, value: Any) -> bool:
@@ -63,21 +63,21 @@ def shared_out(node: Repeat, port: PeerPort) -> Recv | None:
     """The exchange by whose peers a loop is shared out, if it is."""
     answered = any(isinstance(inner, Send) for inner in node.body)
     for inner in node.body if answered else ():
-        if isinstance(inner, Recv) and port.shares(inner.channel) is not None:
+        if isinstance(inner, Recv) and port.peer_slices(inner.channel) is not None:
             return inner
     return None
 
 
 def run_in_shares(node: Repeat, by: Recv, slots: Slots, port: PeerPort, tracer: Tracer | None) -> Iterator[Node]:
     """Run a loop; yield an exchange wherever all that can be done is to wait."""
-    cuts = port.shares(by.channel)
+    cuts = port.peer_slices(by.channel)
     assert cuts is not None
     reads, writes = effects(node.body)
     called = [s for inner in node.body if isinstance(inner, Segment) for s in (*inner.reads, *inner.donated)]
     mine = [s for s in reads | writes if s in slots and s not in called]
     shares = [Share(p, cut, {s: cut_out(s, slots[s], cut) for s in mine}) for p, cut in cuts.items()]
     acting = Acting(node, slots, shares)
-    yield from _schedule(node, shares, acting, port, port.patience(by.channel), tracer)
+    yield from _schedule(node, shares, acting, port, port.batching_seconds(by.channel), tracer)
     acting.finish()
     slots.update({s: whole(s, [x.slots[s] for x in shares]) for s in mine if s in writes and s in shares[0].slots})
     for s, out in node.stacks.items():
