@@ -11,6 +11,8 @@ from tessera.channels.link import Message
 class InProcessLink:
     """One sender's messages to its readers, in a bounded queue, or the newest of them in a register."""
 
+    borrowed = False
+
     def __init__(self, readers: int, capacity: int, register: bool = False) -> None:
         self.sent = 0
         self.capacity = capacity
@@ -66,12 +68,8 @@ class InProcessLink:
         self._taken = [self.sent] * len(self._taken)
 
     def away(self) -> bool:
-        """Nobody in this process is away by himself."""
+        """All ends are in this process, so none can be down alone."""
         return False
-
-    def own(self, value: Any) -> Any:
-        """A value that outlives its message: the value itself."""
-        return value
 
 
 class InProcessTree:

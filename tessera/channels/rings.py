@@ -12,6 +12,7 @@ import numpy as np
 from tessera.channels.control import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import HERE, LinkSpec, Message
 from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring, SharedVector
+from tessera.graph.disciplines import Shared
 from tessera.graph.plan import Plan
 
 
@@ -46,7 +47,7 @@ def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: An
     links: dict[tuple[int, int], PlacedLink] = {}
     vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]] = {}
     for k, channel in enumerate(plan.channels):
-        if channel.kind == "shared":
+        if isinstance(channel.discipline, Shared):
             places = {}
             for dtype, leaves in _by_dtype(carried).items():
                 count = sum(int(np.prod(x.shape)) for x in leaves)
@@ -60,6 +61,8 @@ def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: An
 
 class RingLink:
     """One end of a ring: what is sent wakes its readers, what is released wakes its writer."""
+
+    borrowed = True
 
     def __init__(self, arena: Arena, placed: PlacedLink, bell: Bell, presence: Callable[[int], int]) -> None:
         """`presence` tells whether a replica takes part."""
@@ -130,10 +133,6 @@ class RingLink:
         """Be done with all that a reader has not taken yet."""
         self.ring.skip(reader)
         self._bell.ring(self._spec.writer)
-
-    def own(self, value: Any) -> Any:
-        """Copy a value that must outlive its message."""
-        return jax.tree.map(np.array, value)
 
 
 class SharedTree:

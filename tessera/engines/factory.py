@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.base import Engine
 from tessera.engines.driver.process_engine import ProcessEngine
 from tessera.engines.local import LocalEngine
 from tessera.engines.map_reduce.board import MapReduce
@@ -14,8 +15,6 @@ from tessera.engines.serial import SerialEngine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.plan import Plan
-
-Engine = SerialEngine | ProcessEngine
 
 
 def make_engine(

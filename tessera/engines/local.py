@@ -9,7 +9,6 @@ from tessera.channels.rings import SharedTree, lay_out
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
 from tessera.engines.map_reduce.processes import map_on_processes
 from tessera.engines.replica.driver_link import LocalJob, local_control
 from tessera.engines.replica.job import Job
@@ -17,8 +16,6 @@ from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.shapes import carried_shape
 from tessera.support.system import available_memory, cores
-
-__all__ = ["Interrupted", "LocalEngine", "RestartsSpent"]
 
 PROCESS_BYTES = 300 * 2**20
 """What a process takes at the least: Python, JAX and small programs."""

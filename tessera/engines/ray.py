@@ -28,13 +28,12 @@ from tessera.channels.link import LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rpc.link import LinkState
 from tessera.channels.rpc.wire import Name
+from tessera.engines.base import Interrupted, NoCapacity
 from tessera.engines.driver.pool import wanted_environment
 from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.driver.supervisor import Interrupted
 from tessera.engines.map_reduce.ray_tasks import map_on_ray
 from tessera.engines.ray_backend.actor import Presence, ReplicaActor
 from tessera.engines.ray_backend.capacity import (
-    NoCapacity,
     Resources,
     asked_of,
     check_capacity,

@@ -18,7 +18,7 @@ from tessera.engines.replica.replica import wide_numbers
 from tessera.envs.base import Environment
 from tessera.graph.plan import Placement
 
-PLACE = Placement(("env", "act"), 1, 1, "cpu", ((0,),))
+PLACE = Placement(operators=("env", "act"), groups=((0,),))
 PATIENCE = 3
 """Deaths in a row without an evaluation in between, after which there is no evaluator any more."""
 

@@ -7,22 +7,36 @@ from fractions import Fraction
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
+from tessera.graph.disciplines import (
+    SYNCHRONOUS,
+    Discipline,
+    FirstCome,
+    InTurn,
+    Newest,
+    Shared,
+    Sync,
+    bound_of,
+    every_of,
+    lag_of,
+    make_discipline,
+    mode_of,
+)
 from tessera.graph.groups import Needs, count_groups, deal, usable
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
-from tessera.graph.streams import STREAMS, Stream, route
+from tessera.graph.streams import STREAMS, RouteKind, Stream, route
 from tessera.support.system import cores
 
 ENGINES = ("serial", "local", "ray")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """A fragment with concrete numbers."""
 
     operators: tuple[str, ...]
-    replicas: int
-    devices: int
-    platform: str
+    replicas: int = 1
+    devices: int = 1
+    platform: str = "cpu"
     groups: tuple[tuple[int, ...], ...]
     """Which groups of environments each replica holds."""
     batches: tuple[tuple[int, ...], ...] = ()
@@ -53,39 +67,101 @@ class Placement:
         return self.groups if operator in ("env", "act") or not self.batches else self.batches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Channel:
     """A stream that crosses between replicas."""
 
     stream: str
     slot: str
     source: int
+    """Index of the fragment that sends."""
     target: int
-    route: str
+    """Index of the fragment that receives."""
+    route: RouteKind
     rate: str
     made_by: str
+    """Operator that makes the values."""
     wanted_by: str
-    kind: str
-    """queue (in order, bounded), register (the newest), exchange (every step), collective (among the replicas of one
-    fragment) or shared (one memory)."""
-    mode: str = "sync"
-    lag: int = 0
-    """Messages that receivers trail behind, exactly (sync)."""
-    bound: int | None = None
-    """Updates by which what arrives may be older than the newest params (async); None: any number."""
-    first: int = 0
-    capacity: int = 1
+    """Operator that wants them."""
+    discipline: Discipline
     codec: str = ""
     threshold: float = 0.0
-    wait: float | None = None
-    """Seconds that who is ready waits for others, who are not, before they are acted for without them; None: any."""
-    every: int = 1
-    """For params that are not waited for: after how many updates they are sent; for gradients: how many as one."""
-    apart: bool = False
+    link_per_receiver: bool = False
     """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
 
+    @property
+    def kind(self) -> str:
+        """How plans call it: queue (in order, bounded), register (the newest), exchange (every step), collective (among
+        the replicas of one fragment) or shared (one memory)."""
+        match self.discipline:
+            case Shared():
+                return "shared"
+            case _ if self.source == self.target:
+                return "collective"
+            case _ if self.stream in ("timesteps", "actions"):
+                return "exchange"
+            case Newest():
+                return "register"
+            case _:
+                return "queue"
 
-@dataclass(frozen=True)
+    @property
+    def lag(self) -> int:
+        """Messages that receivers trail behind, exactly."""
+        return lag_of(self.discipline)
+
+    @property
+    def among_peers(self) -> bool:
+        """Whether it connects the replicas of one fragment."""
+        return self.source == self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as saved in plan.json."""
+        d = self.discipline
+        return {
+            "stream": self.stream,
+            "slot": self.slot,
+            "source": self.source,
+            "target": self.target,
+            "route": str(self.route),
+            "rate": self.rate,
+            "made_by": self.made_by,
+            "wanted_by": self.wanted_by,
+            "kind": self.kind,
+            "mode": mode_of(d),
+            "lag": lag_of(d),
+            "bound": bound_of(d),
+            "first": d.first if isinstance(d, FirstCome) else 0,
+            "capacity": d.capacity,
+            "codec": self.codec,
+            "threshold": self.threshold,
+            "wait": d.batching if isinstance(d, Sync) else None,
+            "every": every_of(d),
+            "apart": self.link_per_receiver,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Channel:
+        """The channel that `to_json` described."""
+        same = ("stream", "slot", "source", "target", "rate", "made_by", "wanted_by", "codec", "threshold")
+        given = {name: data[name] for name in ("lag", "bound", "first", "every", "capacity")}
+        discipline = make_discipline(
+            data["stream"],
+            data["mode"],
+            among_peers=data["source"] == data["target"],
+            shared=data["kind"] == "shared",
+            batching=data["wait"],
+            **given,
+        )
+        return cls(
+            **{name: data[name] for name in same},
+            route=RouteKind(data["route"]),
+            discipline=discipline,
+            link_per_receiver=data["apart"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Concrete fragments, replicas, devices and channels: all that an engine needs besides the program."""
 
@@ -124,12 +200,12 @@ class Plan:
     @property
     def asynchronous(self) -> bool:
         """Whether some fragments run at their own pace; then those with `apply` say when the run is over."""
-        return any(c.mode != "sync" and c.source != c.target for c in self.channels)
+        return any(not isinstance(c.discipline, SYNCHRONOUS) and not c.among_peers for c in self.channels)
 
     @property
     def solo(self) -> bool:
         """Whether each gradient is applied by itself, so that summaries and norms are its own replica's."""
-        return any(c.slot == "gradients" and c.mode == "async" and c.source != c.target for c in self.channels)
+        return any(isinstance(c.discipline, InTurn) for c in self.channels)
 
     @property
     def learners(self) -> int:
@@ -140,7 +216,7 @@ class Plan:
     def envs_per_update(self) -> Fraction:
         """Environments whose unrolls one update learns from; one that is played by twice counts twice."""
         pushed = self.channel("gradients") if self.solo else None
-        each = 1 if pushed is None else pushed.every
+        each = 1 if pushed is None else every_of(pushed.discipline)
         return Fraction(self.envs * self.batches * each, self.groups * self.learners)
 
     @property
@@ -161,7 +237,7 @@ class Plan:
         """Whether a store that dies begins again empty, and is refilled by actors, who wait for nobody, as all do."""
         made = self.channel("experience")
         alone = self.fragments[self.home("store")].operators == ("store",)
-        return alone and made is not None and made.mode == "async"
+        return alone and made is not None and mode_of(made.discipline) == "async"
 
     @property
     def mirrored(self) -> bool:
@@ -178,9 +254,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
-        found = asdict(replace(self, origin=None))
+        found = asdict(replace(self, origin=None, channels=()))
         del found["origin"]
-        return found
+        return {**found, "channels": [c.to_json() for c in self.channels]}
 
 
 def make_plan(
@@ -226,21 +302,21 @@ def make_plan(
     channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
     updates = policy.cuts.get("updates", Cut())
     return Plan(
-        policy.name,
-        reason,
-        needs.algorithm,
-        needs.env,
-        engine or ("local" if several else "serial"),
-        envs,
-        total,
-        lag,
-        fragments,
-        channels,
-        learned,
-        updates.route if policy.fragments[policy.home("apply")].runs > 1 else "",
-        updates.every,
-        updates.carries,
-        tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
+        policy=policy.name,
+        reason=reason,
+        algorithm=needs.algorithm,
+        env=needs.env,
+        engine=engine or ("local" if several else "serial"),
+        envs=envs,
+        groups=total,
+        lag=lag,
+        fragments=fragments,
+        channels=channels,
+        batches=learned,
+        exchange=updates.route if policy.fragments[policy.home("apply")].runs > 1 else "",
+        every=updates.every,
+        carries=updates.carries,
+        unused=tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
         origin=(policy, needs),
     )
 
@@ -279,7 +355,19 @@ def _place(
     asked = f.replicas if f.runs != f.replicas else 0
     cores = f.cores or threads
     dealt = deal(agents, f.runs) if f.by == "agents" else ()
-    return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, f.model, dealt)
+    return Placement(
+        operators=f.names,
+        replicas=f.runs,
+        devices=devices,
+        platform=platform,
+        groups=held,
+        batches=batches,
+        cores=own,
+        threads=cores,
+        asked=asked,
+        model=f.model,
+        agents=dealt,
+    )
 
 
 def _resolved(policy: Policy, needs: Needs) -> Policy:
@@ -326,40 +414,78 @@ def _threads(policy: Policy) -> int:
 
 
 def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel | None:
-    source, target = policy.home(stream.source), policy.home(stream.target)
-    cut, together = policy.cut(stream.name), source == target
+    """The channel of a stream, if it leaves a replica at all."""
     if not _flows(stream, policy, needs):
         return None
-    senders, receivers = policy.fragments[source].runs, policy.fragments[target].runs
-    mode = cut.mode
-    if stream.name in ("norm", "updates"):
-        if senders == 1:
-            return None
-        found: str | None = "sum" if stream.name == "norm" else cut.route
-    elif stream.name == "experience" and cut.route == "gather":
-        found = "gather" if senders > 1 else None
-    else:
-        found = route(stream, senders, receivers, together)
+    route_kind = _route_kind(stream, policy)
+    if route_kind is None:
+        return None
+    source, target, cut = policy.home(stream.source), policy.home(stream.target), policy.cut(stream.name)
+    counted = "gradients" if stream.name == "gradients" else "updates"
+    batching = _batching(policy)
+    return Channel(
+        stream=stream.name,
+        slot=stream.slot,
+        source=source,
+        target=target,
+        route=route_kind,
+        rate=stream.rate if cut.every == 1 else f"every {cut.every} {counted}",
+        made_by=stream.source,
+        wanted_by=stream.target,
+        discipline=_discipline(stream, policy, lag, batching),
+        codec=cut.codec,
+        threshold=cut.threshold,
+        link_per_receiver=stream.name == "actions" and batching is not None,
+    )
+
+
+def _route_kind(stream: Stream, policy: Policy) -> RouteKind | None:
+    """How a stream travels, by its layouts and the numbers of replicas; None if it never leaves a replica."""
+    source, target, cut = policy.home(stream.source), policy.home(stream.target), policy.cut(stream.name)
+    senders = policy.fragments[source].runs
+    if stream.name == "norm":
+        return RouteKind.SUM if senders > 1 else None
+    if stream.name == "updates":
+        return RouteKind(cut.route) if senders > 1 else None
+    if stream.name == "experience" and cut.route == "gather":
+        return RouteKind.GATHER if senders > 1 else None
+    found = route(stream, senders, source == target)
     if found is None:
         return None
-    shards = policy.fragments[policy.home("apply")]
-    if shards.names == ("apply",) and shards.runs > 1:
-        found = {"gradients": "scatter", "params": "join"}.get(stream.name, found)
     if stream.name == "actions" and policy.fragments[source].by == "agents":
-        found = "agents"
-    counted = "gradients" if stream.name == "gradients" else "updates"
-    rate = stream.rate if cut.every == 1 else f"every {cut.every} {counted}"
-    trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
-    bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
-    servers = policy.replicas("env")
-    wait = policy.cut("timesteps").wait if servers > 1 else None  # one server's environments are ready at once
-    return Channel(
-        stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
-        _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
-        1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
-        wait if stream.name == "timesteps" else None, cut.every if stream.name in ("params", "gradients") else 1,
-        stream.name == "actions" and wait is not None,
-    )  # fmt: skip
+        return RouteKind.AGENTS
+    server = policy.fragments[policy.home("apply")]
+    sharded = server.names == ("apply",) and server.runs > 1
+    match stream.name:
+        case "gradients" if sharded:
+            return RouteKind.SCATTER
+        case "params" if sharded:
+            return RouteKind.JOIN
+        case _:
+            return found
+
+
+def _batching(policy: Policy) -> float | None:
+    """Seconds that ready environment servers wait for others; one server's environments are ready at once."""
+    return policy.cut("timesteps").wait if policy.replicas("env") > 1 else None
+
+
+def _discipline(stream: Stream, policy: Policy, lag: int, batching: float | None) -> Discipline:
+    """What a stream's cut means for its channel."""
+    cut, params = policy.cut(stream.name), policy.cut("params")
+    trail = (cut.lag or 0) if stream.name == "priorities" else lag if stream.slot == "acting" else 0
+    return make_discipline(
+        stream.name,
+        cut.mode,
+        among_peers=policy.home(stream.source) == policy.home(stream.target),
+        shared=stream.name == "updates" and cut.route == "shared",
+        lag=trail,
+        bound=params.lag if params.mode == "async" else None,
+        first=cut.first,
+        every=cut.every,
+        capacity=cut.capacity,
+        batching=batching if stream.name == "timesteps" else None,
+    )
 
 
 def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
@@ -385,13 +511,3 @@ def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
     if stream.slot == "acting":  # a fragment with both receives params once, and act reads grad's
         return target != policy.home("grad")
     return True
-
-
-def _kind(stream: Stream, mode: str, found: str, together: bool) -> str:
-    if found == "shared":
-        return "shared"
-    if together:
-        return "collective"
-    if stream.name in ("timesteps", "actions"):
-        return "exchange"
-    return "register" if stream.name == "params" and mode == "async" else "queue"

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.program.interfaces import PeerPort, Port, Slots, Tracer
+from tessera.program.interfaces import Endpoint, Port, Slots, Tracer
 from tessera.program.nodes import (
     REPORTS,
     SLOTS,
@@ -55,7 +55,7 @@ class OverlapScheduler:
 def drive(
     nodes: tuple[Node, ...],
     slots: Slots,
-    port: PeerPort | None = None,
+    port: Port | None = None,
     tracer: Tracer | None = None,
     scheduler: Scheduler | None = None,
 ) -> Iterator[Node]:
@@ -74,7 +74,7 @@ WHOLE = partial(PlainScheduler().split, Context())
 class Interpreter:
     """Runs nodes on slots."""
 
-    port: Port | None = None
+    port: Endpoint | None = None
     tracer: Tracer | None = None
     split: Callable[[Repeat, Slots], SlicedLoop | None] = WHOLE
     """Cuts a loop into slices; None if it runs as a whole."""

@@ -9,7 +9,7 @@ from tessera.program.nodes import Node
 Slots = dict[str, Any]
 
 
-class Port(Protocol):
+class Endpoint(Protocol):
     """One end of the channels."""
 
     def send(self, channel: int, value: Any) -> bool:
@@ -19,7 +19,7 @@ class Port(Protocol):
         """Take a value: (whether one has arrived, the value)."""
 
 
-class PeerPort(Port, Protocol):
+class Port(Endpoint, Protocol):
     """One replica's end of the channels, at which each peer can also be served alone."""
 
     def peer_slices(self, channel: int) -> dict[int, slice] | None:

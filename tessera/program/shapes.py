@@ -21,7 +21,7 @@ Shapes = dict[str, Any]
 def slot_shapes(training: Training, plan: Plan) -> Shapes:
     """Shapes of every slot that the program has, were all of it in one replica."""
     everything, learned = (tuple(range(n)) for n in (plan.groups, plan.batches))
-    whole = Placement(tuple(OPERATORS), 1, 1, "cpu", (everything,), (learned,))
+    whole = Placement(operators=tuple(OPERATORS), groups=(everything,), batches=(learned,))
     fused = dataclasses.replace(plan, fragments=(whole,), channels=())
     shapes = initial_shapes(training, fused, 0, 0)
     shapes["view"] = jax.eval_shape(published, shapes["state"])

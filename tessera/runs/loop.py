@@ -23,9 +23,8 @@ from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.runs.checkpoint import Checkpoints
 from tessera.support.files import write_json
 from tessera.runs.display import Display, Progress, number
-from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
-from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.factory import Engine, make_engine
+from tessera.engines.base import Engine, Interrupted, RestartsSpent
+from tessera.engines.factory import make_engine
 from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import with_horizon, without_spare_peers
@@ -248,7 +247,6 @@ class Run:
 
     def _rebuild(self, engine: Engine, found: int | None) -> None:
         """Start all replicas again; there may be fewer of them, and then an update may be worth more or fewer steps."""
-        assert isinstance(engine, ProcessEngine)
         engine.rebuild()
         if engine.plan is not self.plan:
             self.updates = same_steps(self.updates, self.plan, engine.plan, found or 0)
@@ -258,11 +256,10 @@ class Run:
 
     def _give_up(self, engine: Engine, spent: RunFailed) -> None:
         """Save what there is, and say that the run cannot go on."""
-        assert isinstance(engine, ProcessEngine)
         latest = self.checkpoints.latest() if self.checkpoints else None
         saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
         if saved is not None and self.checkpoints is not None:
-            self.meter.updates = max(self.meter.updates, engine.base + saved[0])
+            self.meter.updates = max(self.meter.updates, saved[0])
             self._write(saved[1])
             raise RunFailed(
                 f"{spent}; update {self.meter.updates} is saved in {self.folder}, --resume goes on from there"
@@ -275,7 +272,7 @@ class Run:
             **self.meter.row(reports),
             "seconds": self.wall_before + now - self.begun,
             "steps_per_second": speed,
-            "restarts": getattr(engine, "restarts", 0),
+            "restarts": engine.restarts,
         }
         if self.beside is not None:
             row |= self.beside.newest()
@@ -348,9 +345,8 @@ class Run:
 
     def _settle(self, engine: Engine) -> None:
         """Finish updates that were begun ahead, so that all replicas stand at the same one."""
-        under_way = getattr(engine, "granted", 0) - getattr(engine, "done", 0)
-        if under_way > 0:
-            reports = engine.advance(min(under_way, CHUNK))
+        if engine.pending > 0:
+            reports = engine.advance(min(engine.pending, CHUNK))
             self.meter.count(reports.tally)
             self.meter.updates += len(reports.tally.steps)
             self._report(reports, self.speed, time.monotonic(), engine)
@@ -396,7 +392,7 @@ class Run:
             "seconds_to_target": _rounded(self.seconds_to_target),
             "lag_mean": _rounded(self.meter.lag_mean),
             "lag_max": _rounded(self.meter.lag_max),
-            "restarts": getattr(engine, "restarts", 0),
+            "restarts": engine.restarts,
         }
 
     def _say_end(self, summary: dict[str, Any]) -> None:

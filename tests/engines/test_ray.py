@@ -27,8 +27,8 @@ from tessera import TesseraError, policies
 from tessera.channels.control import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import GONE, HERE, REFILLING, LinkSpec
 from tessera.channels.rpc.wire import Packet, Sender
+from tessera.engines.base import Interrupted
 from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.driver.supervisor import Interrupted
 from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import tessera
+from tessera.engines.base import RestartsSpent
 from tessera.engines.driver.pool import kept
-from tessera.engines.local import LocalEngine, RestartsSpent
+from tessera.engines.local import LocalEngine
 from tessera.errors import RunFailed
 
 HERE = str(Path(__file__).resolve().parent)

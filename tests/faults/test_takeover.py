@@ -15,8 +15,8 @@ from test_faults import wait_until
 
 import tessera
 from tessera.channels.rings import make_ends
+from tessera.engines.base import Interrupted, RestartsSpent
 from tessera.engines.driver.pool import kept
-from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
 

@@ -57,7 +57,7 @@ def test_an_update_waits_for_no_more_actors_than_there_are(actors, first, left, 
     plan = fewer(planned(f"single_learner_coarse:actors={actors},mode=first,first={first}"), 0)
     (experience,) = (c for c in plan.channels if c.stream == "experience")
     assert plan.fragments[0].replicas == left  # 8 groups are not dealt evenly to 3
-    assert experience.first == waited
+    assert experience.discipline.first == waited
 
 
 def test_what_a_replay_holds_stays_the_same_or_there_is_no_such_plan():

@@ -77,8 +77,11 @@ def test_padding_is_of_zeros_on_the_axis_of_groups():
 def test_one_server_of_environments_is_waited_for():
     needs = Needs("a2c", "x", device_env=True, batch=None, priorities=False, absorbs=False)
     one, two = (make_plan(policies.parse(f"single_learner_fine:actors={n},wait=0.5"), needs, 8) for n in (1, 2))
-    assert [(c.wait, c.apart) for c in one.channels] == [(None, False), (None, False)]
-    assert [(c.slot, c.wait, c.apart) for c in two.channels] == [("timesteps", 0.5, False), ("actions", None, True)]
+    assert [(c.discipline.batching, c.link_per_receiver) for c in one.channels] == [(None, False), (None, False)]
+    assert [(c.slot, c.discipline.batching, c.link_per_receiver) for c in two.channels] == [
+        ("timesteps", 0.5, False),
+        ("actions", None, True),
+    ]
 
 
 @pytest.mark.parametrize(("stream", "wait"), [("actions", 0.1), ("timesteps", -1.0), ("timesteps", float("nan"))])

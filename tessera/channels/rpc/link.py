@@ -76,6 +76,8 @@ class LinkState:
 class RpcLink:
     """This process's end of a link, or both of them. Two threads use it: the replica's, and the one that gets post."""
 
+    borrowed = True  # what arrived may lie in memory that cannot be written to
+
     def __init__(
         self,
         name: Name,
@@ -172,10 +174,6 @@ class RpcLink:
         with self._lock:
             found = self._held.get(number)
         return None if found is None else self._value(found[0])
-
-    def own(self, value: Any) -> Any:
-        """Copy a value: what arrived may lie in memory that cannot be written to."""
-        return jax.tree.map(np.array, value)
 
     # What comes by post.
 

@@ -15,10 +15,10 @@ from tessera.channels.link import Flow
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.packing import from_leaves, leaves_of
 from tessera.channels.routes import make_routes
+from tessera.engines.base import Interrupted, NoCapacity, Snapshot
 from tessera.engines.driver.report_log import ReportLog
-from tessera.engines.driver.supervisor import Interrupted, Launcher, Supervisor
+from tessera.engines.driver.supervisor import Launcher, Supervisor
 from tessera.engines.map_reduce.board import MapReduce
-from tessera.engines.ray_backend.capacity import NoCapacity
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import make_training, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
@@ -65,8 +65,6 @@ class ProcessEngine(MapReduce):
         self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
-        self.lost = 0
-        """Gradients that a server had taken and not applied when it died."""
         self.check()
         self._open(base=0)
 
@@ -163,6 +161,11 @@ class ProcessEngine(MapReduce):
         return all(done)
 
     @property
+    def pending(self) -> int:
+        """Updates that were begun ahead and not reported yet."""
+        return self.granted - self.done
+
+    @property
     def params_like(self) -> Any:
         """Params, in shape."""
         return self.shapes["state"].params
@@ -179,8 +182,8 @@ class ProcessEngine(MapReduce):
         command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
         return self._assemble(self.supervisor.request(places, command))
 
-    def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
-        """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
+    def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
+        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
         if last is None:
             return None
         found = self.supervisor.request_from_living({"do": "snapshot", "slots": [], "leave": []})
@@ -189,7 +192,7 @@ class ProcessEngine(MapReduce):
                 part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
                 found[k] = leaves_of(part)
         server = self.plan.place(self.plan.home("apply"), 0)
-        return self.controls[server].done, self._assemble(found)
+        return self.base + self.controls[server].done, self._assemble(found)
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tessera.channels.control import IDLE, STARTING, WAITING, Control
 from tessera.channels.link import GONE
 from tessera.channels.packing import Arrays
+from tessera.engines.base import Interrupted, RestartsSpent
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
@@ -21,14 +22,6 @@ PATIENCE = 3
 """Deaths in a row of a replica that got nothing done, after which starting it again is no use."""
 LOOK_SECONDS = 0.2
 GOODBYE_SECONDS = 3.0
-
-
-class Interrupted(Exception):
-    """A replica died that nobody can stand in for: the run has to go back to its last checkpoint."""
-
-
-class RestartsSpent(RunFailed):
-    """Replicas died more often than the budget of restarts allows."""
 
 
 class ProcessHandle(Protocol):

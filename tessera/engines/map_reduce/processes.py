@@ -103,7 +103,7 @@ class Mapper:
 
 def map_on_processes(board: Board, call: Call, terms: Terms) -> None:
     """Work through a board with processes; one that dies or hangs is replaced by another."""
-    placed = Placement(("map",), 1, 1, terms.platform, ((0,),))
+    placed = Placement(operators=("map",), groups=((0,),), platform=terms.platform)
     most = min(terms.workers or cores(), len(board))
     mappers: list[Mapper] = []
     try:

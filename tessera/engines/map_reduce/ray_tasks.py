@@ -45,7 +45,7 @@ def map_on_ray(board: Board, call: Call, terms: Terms) -> None:
     if call.name.startswith("__main__:"):
         raise TesseraError(f"map {call.name.partition(':')[2]} is in the script itself: move it to a module for Ray")
     most = terms.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-    variables = wanted_environment(Placement(("map",), 1, 1, "cpu", ((0,),)))
+    variables = wanted_environment(Placement(operators=("map",), groups=((0,),)))
     variables |= {name: os.environ[name] for name in ("TESSERA_CACHE",) if name in os.environ}
     task = _map.options(num_cpus=1, max_retries=0, runtime_env={"env_vars": variables})
     shared, path = ray.put(call), tuple(sys.path)

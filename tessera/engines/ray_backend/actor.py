@@ -121,7 +121,7 @@ class RayDriverLink:
         ring = self._rings.get((channel, lane))
         return self._links[channel, lane] if ring is None else ring
 
-    def both(self, channel: int) -> PeerExchange | None:
+    def peer_exchange(self, channel: int) -> PeerExchange | None:
         """An all-reduce among peers."""
         c = self.job.plan.channels[channel]
         if not self._grouped or not reduced(c):

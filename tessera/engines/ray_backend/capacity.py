@@ -5,25 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tessera.errors import TesseraError
+from tessera.engines.base import NoCapacity
+from tessera.graph.disciplines import Sync
 from tessera.graph.fewer import with_fewer
 from tessera.graph.plan import Channel, Plan
+from tessera.graph.streams import RouteKind
 
 Resources = dict[str, float]
 
 
-class NoCapacity(TesseraError):
-    """Nodes have no room for a plan."""
-
-    def __init__(self, text: str, fragment: int) -> None:
-        """`fragment` is the one of which a replica finds no place."""
-        super().__init__(text)
-        self.fragment = fragment
-
-
 def reduced(channel: Channel) -> bool:
     """Whether a channel is an all-reduce in which every peer waits for all: jax.distributed does that."""
-    return (channel.kind, channel.mode, channel.route) == ("collective", "sync", "mean")
+    return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.MEAN
 
 
 def asked_of(plan: Plan, fragment: int, number: int) -> Resources:

@@ -18,6 +18,7 @@ from tessera.channels.packing import Arrays, pack, read_block, write_block
 from tessera.channels.rings import ArenaLayout, make_ends
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.replica.job import Job
+from tessera.graph.disciplines import Shared
 
 
 class DriverLink(Protocol):
@@ -29,7 +30,7 @@ class DriverLink(Protocol):
     def link(self, channel: int, lane: int) -> Link:
         """An end of a link."""
 
-    def both(self, channel: int) -> PeerExchange | None:
+    def peer_exchange(self, channel: int) -> PeerExchange | None:
         """PeerExchange ends of a channel among peers, if they are one thing."""
 
     def look(self) -> int:
@@ -80,9 +81,10 @@ class LocalDriverLink:
         self._plan = job.plan
         self._block: int | None = None
 
-    def both(self, channel: int) -> PeerExchange | None:
+    def peer_exchange(self, channel: int) -> PeerExchange | None:
         """A memory that peers add to."""
-        return SharedExchange(self._vector(channel)) if self._plan.channels[channel].kind == "shared" else None
+        shared = isinstance(self._plan.channels[channel].discipline, Shared)
+        return SharedExchange(self._vector(channel)) if shared else None
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -19,11 +20,20 @@ from tessera.engines.replica.driver_link import DriverLink
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import Replica, exchanges, make_programs, make_training
 from tessera.engines.replica.snapshots import FLIGHT, alike, give, persistent
-from tessera.engines.replica.takeover import caught_up, skip, take_over, take_over_mirrored
+from tessera.engines.replica.takeover import (
+    Exchange,
+    MutedPort,
+    TakeoverPort,
+    has_learned_from,
+    skip_stream,
+    take_over,
+    take_over_mirrored,
+)
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import HostEnvironment
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
+from tessera.program.interfaces import Port
 from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
 from tessera.program.shapes import slot_shapes
 from tessera.support.cache import use_compilation_cache
@@ -51,7 +61,8 @@ class ReplicaProcess:
         routes = make_routes(job.plan, job.algorithm)
         programs = make_programs(training, job.plan, job.fragment)
         whose = (job.fragment, job.number, job.seed, job.horizon)
-        self.replica = Replica(job.plan, training, programs, routes, *whose, driver_link.link, driver_link.both)
+        ends = (driver_link.link, driver_link.peer_exchange)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, *ends)
         if job.trace:
             self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title)
         for program in (programs.reset, programs.start, programs.updates):
@@ -98,27 +109,24 @@ class ReplicaProcess:
             self.driver_link.close()
 
     def _take_over(self) -> None:
+        """Take the place of a replica that died."""
         if self.job.plan.mirrored:
             self._take_over_mirrored()
             return
-        port, programs = self.replica.port, self.replica.programs
-        update = take_over(self.replica, self.control.done, self.job.base)
-        kept = port.skipped.copy(), port.stood_in.copy()
+        replica, programs = self.replica, self.replica.programs
+        update = take_over(replica, self.control.done, self.job.base)
         if self.control.presence == GONE:
             self._refill()
             return
         self.joining = True
         if any(exchanges(programs.start)):
-            port.muted = True
-            self._run(programs.reset, 0)
-            port.muted = False
-        else:  # nobody else takes part: a store of its own has to be filled again
+            self._run(programs.reset, 0, MutedPort(replica))
+        else:  # no other replica takes part: a store of its own has to be filled again
             self._run(programs.start, 0)
         self.joining = False
-        port.skipped, port.stood_in = kept
         if not self.job.plan.asynchronous:
             self.control.done = update
-        self.replica.take_reports()
+        replica.take_reports()
 
     def _take_over_mirrored(self) -> None:
         """Go on with what a peer has learned, and with new episodes."""
@@ -145,19 +153,18 @@ class ReplicaProcess:
             self._obey(command, arrays)
 
     def _refill(self) -> None:
-        """Fill an empty store with what actors send from now on; nobody waits for its samples until that is done."""
-        port, programs = self.replica.port, self.replica.programs
-        port.skipped.clear()
-        port.stood_in.clear()
-        self.control.presence = REFILLING  # first, so that who sends waits for this replica and then finds room
-        skip(port, "experience")
-        self._run(programs.start, 0)
-        for k, channel in enumerate(self.job.plan.channels):
-            if channel.stream == "priorities" and k in port.inboxes:
-                port.stood_in[k, None] = channel.lag
+        """Fill an empty store with what actors send from now on; until then no replica waits for its samples."""
+        replica, port = self.replica, self.replica.port
+        replica.takeover = None
+        self.control.presence = REFILLING  # first, so that senders wait for this replica and then find room
+        skip_stream(port, "experience")
+        self._run(replica.programs.start, 0)
+        priorities = [k for k in port.inboxes if self.job.plan.channels[k].stream == "priorities"]
+        trailing: Counter[Exchange] = Counter({(k, None): self.job.plan.channels[k].lag for k in priorities})
+        replica.takeover = TakeoverPort(replica, Counter(), trailing)
         self.control.presence = HERE
-        skip(port, "priorities")
-        self.replica.take_reports()
+        skip_stream(port, "priorities")
+        replica.take_reports()
 
     def _advance(self) -> None:
         limit, done = self.control.limit, self.control.done
@@ -181,11 +188,11 @@ class ReplicaProcess:
             pace = (time.perf_counter() - begun) / count
             self.free_chunk = int(np.clip(REPORT_SECONDS / max(pace, 1e-6), 1, CHUNK))
 
-    def _run(self, program: tuple[Node, ...], count: int) -> None:
+    def _run(self, program: tuple[Node, ...], count: int, port: Port | None = None) -> None:
         """Drive a program to its end; wait where it waits, and look at the driver's words."""
         control, driver_link = self.control, self.driver_link
         control.state = RUNNING
-        turns: Iterator[Node] = self.replica.run(program, count)
+        turns: Iterator[Node] = self.replica.run(program, count, port)
         exchanged = -1
         while True:
             seen = driver_link.look()  # before the program looks, so that nothing is missed in between
@@ -272,7 +279,7 @@ class ReplicaProcess:
 
     def _hand_over(self) -> None:
         """Give peers that were lost what all have learned, once this replica waits for nothing but them."""
-        for number in [n for n in self.successors if caught_up(self.replica, n)]:
+        for number in [n for n in self.successors if has_learned_from(self.replica, n)]:
             self.successors.remove(number)
             self._send("handed", leaves_of(alike(self.replica.slots)), number=number)
 

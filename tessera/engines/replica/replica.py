@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from tessera.algorithms.contract import Algorithm
-from tessera.channels.inboxes import PeerExchange, Versions
+from tessera.channels.inboxes import PeerExchange, SharedExchange, Versions
 from tessera.channels.link import Link
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route
+from tessera.channels.values import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, HostVector
+from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
 from tessera.program.drive import OverlapScheduler, drive
 from tessera.program.exchange import carried, no_priorities
 from tessera.program.initial import initial_slots
+from tessera.program.interfaces import Port
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.overlap.sliced_loop import Scheduler
 from tessera.program.project import project
@@ -76,6 +79,14 @@ def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
     return updates * algorithm.schedule.applies * together
 
 
+class Takeover(Port, Protocol):
+    """A port that a successor uses until it stands where its predecessor stood."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it does."""
+
+
 class Replica:
     """A replica that can be started, driven and looked into."""
 
@@ -90,7 +101,7 @@ class Replica:
         seed: int,
         updates: int,
         link: Callable[[int, int], Link],
-        both: Callable[[int], PeerExchange | None],
+        peer_exchange: Callable[[int], PeerExchange | None],
     ) -> None:
         self.plan, self.training, self.programs = plan, training, programs
         self.fragment, self.number = fragment, number
@@ -104,7 +115,9 @@ class Replica:
         versions = Versions(
             s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
         )
-        self.port = ReplicaPort(plan, routes, fragment, number, versions, link, both)
+        self.port = ReplicaPort(plan, routes, fragment, number, versions, link, peer_exchange)
+        self.takeover: Takeover | None = None
+        """Stands before the port while this replica catches up with a predecessor."""
 
     @property
     def title(self) -> str:
@@ -124,14 +137,13 @@ class Replica:
             if channel.stream == "params":
                 value = acting(self._view()) if channel.slot == "acting" else self._view()
                 given = (under_way or {}).get(channel.slot, [value] * channel.lag)
-                for token in [value] if channel.kind == "register" else given:
+                for token in [value] if isinstance(channel.discipline, Newest) else given:
                     self.port.publish(k, token)
             elif channel.stream == "priorities":
                 for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
-            elif channel.kind == "shared":
-                value = jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries))
-                self.port.inboxes[k].vector.begin(value)  # type: ignore[union-attr]
+            elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
+                exchange.shared.begin(jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries)))
 
     def in_flight(self) -> dict[str, tuple[Any, ...]]:
         """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""
@@ -140,14 +152,20 @@ class Replica:
             channel = self.plan.channels[k]
             if self.plan.trails(channel):
                 waiting = link.waiting(0)
-                messages = [link.own(link.peek(0, ahead).value) for ahead in range(waiting)]
+                messages = [self._owned(link, link.peek(0, ahead).value) for ahead in range(waiting)]
                 found[f"in_flight_{channel.slot}"] = tuple(messages)
         return found
 
-    def run(self, program: tuple[Node, ...], count: int = 0) -> Iterator[Node]:
-        """Drive a program; yields wherever it waits."""
+    def _owned(self, link: Link, value: Any) -> Any:
+        """A value that outlives its message."""
+        return ARRAYS.own(value) if link.borrowed else value
+
+    def run(self, program: tuple[Node, ...], count: int = 0, port: Port | None = None) -> Iterator[Node]:
+        """Drive a program, through another port than its own if one is given; yields wherever it waits."""
+        if self.takeover is not None and self.takeover.caught_up:
+            self.takeover = None
         self.slots["count"] = np.int32(count)
-        return drive(program, self.slots, self.port, self.tracer, self.scheduler)
+        return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler)
 
     def note_reports(self, count: int) -> None:
         """Keep what a program that has ended reports of its `count` updates."""

@@ -14,6 +14,7 @@ from tessera.channels.routes import Route
 from tessera.engines.replica.replica import Replica
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
+from tessera.graph.streams import RouteKind
 from tessera.program.agents import cut_agents, join_agents, own_training
 from tessera.program.exchange import Shards, adopted, shards_of
 from tessera.program.initial import initial_shapes, initial_state
@@ -181,12 +182,14 @@ def whole_state(training: Training) -> State:
 
 def _sent(route: Route, number: int, value: Any) -> Any:
     """What of a message that was under way replica `number` had sent."""
-    if route.channel.route == "join":
-        assert route.shards is not None
-        return value._replace(params=route.shards.part(value.params, number))
-    if route.channel.route == "reshard":
-        return _groups(value, route.made(number))
-    return value
+    match route.channel.route:
+        case RouteKind.JOIN:
+            assert route.shards is not None
+            return value._replace(params=route.shards.part(value.params, number))
+        case RouteKind.RESHARD:
+            return _groups(value, route.made(number))
+        case _:
+            return value
 
 
 def _groups(value: Any, mine: tuple[int, ...]) -> Any:

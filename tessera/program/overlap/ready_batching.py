@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tessera.program.interfaces import PeerPort, Slots, Tracer
+from tessera.program.interfaces import Port, Slots, Tracer
 from tessera.program.nodes import Deferred, Node, Op, Recv, Repeat, Segment, Send
 from tessera.program.overlap.partial_segment import PartialSegment
 from tessera.program.overlap.sliced_loop import Context, GroupSlice, Run, SlicedLoop
@@ -36,7 +36,7 @@ class ReadyBatching:
 class OnePeer:
     """A port that exchanges with one peer alone."""
 
-    def __init__(self, port: PeerPort, peer: int) -> None:
+    def __init__(self, port: Port, peer: int) -> None:
         self._port, self._peer = port, peer
 
     def send(self, channel: int, value: Any) -> bool:
@@ -57,7 +57,7 @@ class ReadyBatchedLoop(SlicedLoop):
         slots: Slots,
         peers: dict[int, slice],
         batching_seconds: float,
-        port: PeerPort,
+        port: Port,
         tracer: Tracer | None,
     ) -> None:
         batched = {s for node in loop.body if isinstance(node, Segment) for s in (*node.reads, *node.donated)}

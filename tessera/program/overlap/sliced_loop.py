@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tessera.envs.base import HostVector
-from tessera.program.interfaces import PeerPort, Port, Slots, Tracer
+from tessera.program.interfaces import Endpoint, Port, Slots, Tracer
 from tessera.program.nodes import SLOTS, Node, Repeat, effects
 from tessera.program.overlap.slot_slices import merge_groups, slice_groups
 
@@ -23,7 +23,7 @@ Run = Callable[[tuple[Node, ...], Slots], None]
 class Context:
     """What a program runs with besides its slots."""
 
-    port: PeerPort | None = None
+    port: Port | None = None
     tracer: Tracer | None = None
 
 
@@ -33,7 +33,7 @@ class GroupSlice:
 
     groups: slice
     slots: Slots = field(default_factory=dict)
-    port: Port | None = None
+    port: Endpoint | None = None
     """What this slice exchanges through, if anything."""
 
 

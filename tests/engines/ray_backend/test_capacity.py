@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.engines.ray_backend.capacity import NoCapacity, check_capacity, fitted, shared_out
+from tessera.engines.base import NoCapacity
+from tessera.engines.ray_backend.capacity import check_capacity, fitted, shared_out
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
 
