@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.program.interfaces import Endpoint, Port, Slots, Tracer
+from tessera.program.interfaces import Clock, Endpoint, Port, Slots, Tracer
 from tessera.program.nodes import (
     REPORTS,
     SLOTS,
@@ -58,13 +58,14 @@ def drive(
     port: Port | None = None,
     tracer: Tracer | None = None,
     scheduler: Scheduler | None = None,
+    clock: Clock = time.monotonic,
 ) -> Iterator[Node]:
     """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn.
 
     Without a port nothing can be exchanged. Without a scheduler loops overlap acting and stepping where they can.
     """
-    split = partial((scheduler or OverlapScheduler()).split, Context(port, tracer))
-    return Interpreter(port, tracer, split).run(nodes, slots)
+    split = partial((scheduler or OverlapScheduler()).split, Context(port, tracer, clock))
+    return Interpreter(port, tracer, split, clock).run(nodes, slots)
 
 
 WHOLE = partial(PlainScheduler().split, Context())
@@ -78,13 +79,14 @@ class Interpreter:
     tracer: Tracer | None = None
     split: Callable[[Repeat, Slots], SlicedLoop | None] = WHOLE
     """Cuts a loop into slices; None if it runs as a whole."""
+    clock: Clock = time.monotonic
 
     def run(self, nodes: tuple[Node, ...], slots: Slots) -> Iterator[Node]:
         """Run nodes one after the other; yield an exchange that has to wait, and what is deferred."""
         port, tracer, begin = self.port, self.tracer, 0.0
         for node in nodes:
             if tracer is not None:
-                begin = time.monotonic()
+                begin = self.clock()
             match node:
                 case Segment():
                     call(node, slots)

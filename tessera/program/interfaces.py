@@ -1,12 +1,15 @@
-"""What `drive` is handed besides a program and its slots: a port to the channels, and a tracer."""
+"""What `drive` is handed besides a program and its slots: a port to the channels, a tracer and a clock."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tessera.program.nodes import Node
 
 Slots = dict[str, Any]
+Clock = Callable[[], float]
+"""Gives the time in seconds; never goes back."""
 
 
 class Endpoint(Protocol):
@@ -39,4 +42,4 @@ class Tracer(Protocol):
     """Records what a program did and when."""
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
-        """Record that a node ran, or waited, from `begin` until now, by the monotonic clock; returns now."""
+        """Record that a node ran, or waited, from `begin` until now, by the clock of the run; returns now."""

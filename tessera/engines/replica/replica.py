@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tessera.program.compile import compile_program
 from tessera.program.drive import OverlapScheduler, drive
 from tessera.program.exchange import carried, no_priorities
 from tessera.program.initial import initial_slots
-from tessera.program.interfaces import Port
+from tessera.program.interfaces import Clock, Port
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.overlap.sliced_loop import Scheduler
 from tessera.program.project import project
@@ -111,6 +112,7 @@ class Replica:
         self._told: list[ReplicaReport] = []
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
+        self.clock: Clock = time.monotonic
         views = s.applies + s.draws * training.algorithm.absorbs
         versions = Versions(
             s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
@@ -165,7 +167,7 @@ class Replica:
         if self.takeover is not None and self.takeover.caught_up:
             self.takeover = None
         self.slots["count"] = np.int32(count)
-        return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler)
+        return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler, self.clock)
 
     def note_reports(self, count: int) -> None:
         """Keep what a program that has ended reports of its `count` updates."""

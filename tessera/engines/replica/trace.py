@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tessera.program.interfaces import Clock
 from tessera.program.nodes import WIRING, Every, Node, Op, Recv, Repeat, Segment, Send
 
 ACTIVITIES = {"env": "stepping", "act": "acting", "store": "storing", "grad": "learning", "apply": "learning"}
@@ -20,7 +21,7 @@ GAP = 100e-6
 
 @dataclass
 class Span:
-    """What a replica does, by the monotonic clock."""
+    """What a replica does, by the clock of the run."""
 
     name: str
     slot: str
@@ -32,11 +33,11 @@ class Span:
 class TraceWriter:
     """Spans of one replica, appended to a file of its own; after a death another replica goes on in the same file."""
 
-    def __init__(self, trace: str, place: int, title: str) -> None:
-        self._place = place
+    def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
+        self._place, self._clock = place, clock
         self._names: dict[int, str] = {}
         self._last: Span | None = None
-        self._written = time.monotonic()
+        self._written = clock()
         self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
         about = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
         self._file.write("\n")  # a kill may have cut the last line short
@@ -46,7 +47,7 @@ class TraceWriter:
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
         """Note what a node did, or that it waited, from `begin` until now; returns now."""
-        end = time.monotonic()
+        end = self._clock()
         name = self._names.get(id(node))
         if name is None:
             name = self._names[id(node)] = activity(node)

@@ -6,12 +6,11 @@ all slices that are ready together, as soon as all are or the first of them has 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tessera.program.interfaces import Port, Slots, Tracer
+from tessera.program.interfaces import Port, Slots
 from tessera.program.nodes import Deferred, Node, Op, Recv, Repeat, Segment, Send
 from tessera.program.overlap.partial_segment import PartialSegment
 from tessera.program.overlap.sliced_loop import Context, GroupSlice, Run, SlicedLoop
@@ -29,7 +28,7 @@ class ReadyBatching:
         for node in loop.body:
             if isinstance(node, Recv) and (peers := port.peer_slices(node.channel)) is not None:
                 seconds = port.batching_seconds(node.channel)
-                return ReadyBatchedLoop(loop, slots, peers, seconds, port, context.tracer)
+                return ReadyBatchedLoop(loop, slots, peers, seconds, port, context)
         return None
 
 
@@ -58,13 +57,13 @@ class ReadyBatchedLoop(SlicedLoop):
         peers: dict[int, slice],
         batching_seconds: float,
         port: Port,
-        tracer: Tracer | None,
+        context: Context,
     ) -> None:
         batched = {s for node in loop.body if isinstance(node, Segment) for s in (*node.reads, *node.donated)}
         super().__init__(replace(loop, body=_defer_segments(loop.body)), slots, peers.values(), uncut=batched)
         for part, peer in zip(self.slices, peers, strict=True):
             part.port = OnePeer(port, peer)
-        self._seconds, self._tracer = batching_seconds, tracer
+        self._seconds, self._tracer, self._clock = batching_seconds, context.tracer, context.clock
         self._cut: list[str] = []
         """Slots of segments that are cut too, as long as NumPy acts for each slice alone."""
 
@@ -73,11 +72,11 @@ class ReadyBatchedLoop(SlicedLoop):
         at: dict[int, Node] = {}
         """The node that each unfinished slice waits at."""
         _advance(turns, list(range(len(turns))), at)
-        none_ready = time.monotonic()  # when no slice was ready: those that are have waited since then at the most
+        none_ready = self._clock()  # when no slice was ready: those that are have waited since then at the most
         while at:
             ready = [k for k, node in at.items() if isinstance(node, Deferred)]
             waiting = [k for k in at if k not in ready]
-            begin = time.monotonic()
+            begin = self._clock()
             seconds_left = none_ready + self._seconds - begin
             if ready and (not waiting or seconds_left <= 0):
                 segment, batch = _segment(at[ready[0]]), [k for k in ready if at[k] is at[ready[0]]]
@@ -89,7 +88,7 @@ class ReadyBatchedLoop(SlicedLoop):
                 yield replace(exchange, within=seconds_left) if ready and isinstance(exchange, Recv) else exchange
                 self._trace(exchange, begin, waiting=True)
             if not ready:
-                none_ready = time.monotonic()
+                none_ready = self._clock()
             _advance(turns, [k for k, node in at.items() if not isinstance(node, Deferred)], at)
         self._merge_cut()
 

@@ -6,12 +6,13 @@ slices advance changes nothing but the time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tessera.envs.base import HostVector
-from tessera.program.interfaces import Endpoint, Port, Slots, Tracer
+from tessera.program.interfaces import Clock, Endpoint, Port, Slots, Tracer
 from tessera.program.nodes import SLOTS, Node, Repeat, effects
 from tessera.program.overlap.slot_slices import merge_groups, slice_groups
 
@@ -25,6 +26,7 @@ class Context:
 
     port: Port | None = None
     tracer: Tracer | None = None
+    clock: Clock = time.monotonic
 
 
 @dataclass

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,10 +155,9 @@ def written(path: Path) -> list[Event]:
     return json.loads(path.read_text())["traceEvents"]
 
 
-def test_neighbours_of_one_kind_are_one_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_of_one_kind_are_one_span(tmp_path: Path) -> None:
     clock = itertools.count(100.0, 10e-6)  # each look at it takes ten microseconds
-    monkeypatch.setattr(tracer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    line = TraceWriter(str(tmp_path / "t"), 0, "env+act/0")
+    line = TraceWriter(str(tmp_path / "t"), 0, "env+act/0", clock=lambda: next(clock))
     step, wire, wait = op("env"), op("act", WIRING), Recv("acting", 0)
     now = next(clock)
     for node in (step, wire, step):
