@@ -141,7 +141,7 @@ class RayEngine(ProcessEngine):
         check_capacity(self.plan, nodes)
         wait_for_capacity(self.plan, PLACE_SECONDS / 2)
 
-    def fitting(self) -> Plan:
+    def plan_that_fits(self) -> Plan:
         """The plan, with fewer replicas if a node was lost and the others have no room for all."""
         try:
             plan = fitted(self.plan, whole_resources())

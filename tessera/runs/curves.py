@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tessera.runs import directory
 from tessera.errors import TesseraError
+from tessera.runs import directory
 from tessera.runs.metrics import read_metrics
 
 

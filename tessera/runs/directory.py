@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
-from tessera.support.files import write_json
 from tessera.errors import TesseraError
 from tessera.support.fields import options_of
+from tessera.support.files import write_json
 
 MAY_CHANGE = ("steps", "target_return")
 """What a resumed run may set anew, besides the capacity of a replay."""

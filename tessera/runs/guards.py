@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tessera.runs.checkpoint import flatten, paths
 from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
+from tessera.runs.checkpoint import flatten, paths
 
 
 def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:

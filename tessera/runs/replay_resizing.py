@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
-from tessera.runs.checkpoint import unflatten
 from tessera.errors import TesseraError
+from tessera.runs.checkpoint import unflatten
 from tessera.stores.replay import Replay, ReplayBuffer, rebuilt
 
 PARTS = ("buffer", "in_flight_priorities")
