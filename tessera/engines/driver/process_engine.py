@@ -17,7 +17,7 @@ from tessera.channels.packing import from_leaves, leaves_of
 from tessera.channels.routes import make_routes
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.driver.supervisor import Interrupted, Launcher, Supervisor
-from tessera.engines.map_reduce.board import MapReduce
+from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.ray_backend.capacity import NoCapacity
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import make_training, wide_numbers
