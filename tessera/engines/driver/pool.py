@@ -27,7 +27,8 @@ Configuration = tuple[tuple[str, str], ...]
 
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
 """The kernel ends a process when the thread that spawned it ends: this thread lives as long as the driver."""
-_environment = threading.Lock()
+_environment_lock = threading.Lock()
+"""Held while the environment of this process is that of a process being spawned."""
 _idle: dict[Configuration, list[PooledProcess]] = {}
 _keepers = 0
 """How many `kept` blocks are open."""
@@ -35,7 +36,10 @@ _keepers = 0
 
 @dataclass
 class PooledProcess:
-    """One process and the driver's end of its pipe: the `ProcessHandle` of a replica on this machine."""
+    """One process and the driver's end of its pipe: the `ProcessHandle` of a replica on this machine.
+
+    For a replica, the supervisor's thread receives; that thread and the driver's both send.
+    """
 
     process: Any
     connection: Connection
@@ -59,7 +63,7 @@ class PooledProcess:
             fd, size = write_block({}, arrays)
             self.open_blocks.append(fd)
             command = {**command, "block": (os.getpid(), fd, size)}
-        with contextlib.suppress(OSError):  # it has died, which the supervisor notices
+        with contextlib.suppress(OSError):  # it has died, which its owner notices
             self.connection.send_bytes(json.dumps(command).encode())
 
     def received(self) -> Iterator[tuple[dict[str, Any], Arrays]]:
@@ -137,7 +141,7 @@ def assign(process: PooledProcess, job: Any) -> None:
     try:
         process.connection.send(job)
     except OSError:
-        return  # it died at once, which the supervisor notices
+        return  # it died at once, which its owner notices
     except Exception as error:  # whatever pickling raises
         process.kill()
         raise TesseraError(
@@ -205,7 +209,7 @@ def _spawn(configuration: Configuration, cores: tuple[int, ...]) -> PooledProces
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     variables = {k: v for k, v in configuration if k != "cores"}
-    with _environment, _importable_main():
+    with _environment_lock, _importable_main():
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:
