@@ -15,7 +15,7 @@ import pytest
 import tessera
 from tessera import TesseraError
 from tessera.channels.packing import join_arrays, split_arrays
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.errors import RunFailed
@@ -30,7 +30,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True, scope="module")
 def shared_workers() -> Iterator[None]:
     """Processes are kept for the next test."""
-    with kept():
+    with keep_processes():
         yield
 
 

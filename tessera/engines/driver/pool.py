@@ -31,7 +31,7 @@ _environment_lock = threading.Lock()
 """Held while the environment of this process is that of a process being spawned."""
 _idle: dict[Configuration, list[PooledProcess]] = {}
 _keepers = 0
-"""How many `kept` blocks are open."""
+"""How many `keep_processes` blocks are open."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class PooledProcess:
         self._close_blocks()
 
     def release(self) -> None:
-        """Take the process back after its job; it waits for another one only within `kept`."""
+        """Take the process back after its job; it waits for another one only within `keep_processes`."""
         self._close_blocks()
         if _keepers and self.process.is_alive():
             _idle.setdefault(self.configuration, []).append(self)
@@ -151,7 +151,7 @@ def assign(process: PooledProcess, job: Any) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def keep_processes() -> Iterator[None]:
     """Keep processes between runs, which saves every later run the seconds that a start takes."""
     global _keepers
     _keepers += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from tessera.channels.packing import pack, read_block
-from tessera.engines.driver.pool import PooledProcess, assign, kept, start_process, wait_for_any
+from tessera.engines.driver.pool import PooledProcess, assign, keep_processes, start_process, wait_for_any
 from tessera.engines.map_reduce.base import Call, ItemQueue, MapOptions, map_item
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
@@ -29,7 +29,7 @@ class MapJob:
     def work(self, connection: Connection) -> None:
         """Map each item that comes, until the driver says stop."""
         function = self.call.import_in_worker()
-        with kept():  # for maps that train on processes of their own
+        with keep_processes():  # for maps that train on processes of their own
             while True:
                 command = json.loads(connection.recv_bytes())
                 if command["do"] == "stop":
