@@ -13,7 +13,7 @@ from tessera.channels.inboxes import SharedExchange
 from tessera.channels.link import Flow
 from tessera.channels.routes import make_routes
 from tessera.engines.base import Snapshot
-from tessera.engines.map_reduce.board import MapReduce, map_here
+from tessera.engines.map_reduce.base import MapReduce, map_here
 from tessera.engines.replica.replica import Replica, make_programs, make_training
 from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
 from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared

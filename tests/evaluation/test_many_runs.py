@@ -12,7 +12,7 @@ import pytest
 
 import tessera
 from tessera.cli.main import main
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.evaluation import many_runs
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
@@ -38,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several batches of few episodes; processes are shared."""
     monkeypatch.setattr(many_runs, "BATCH", 8)
-    with kept():
+    with keep_processes():
         yield
 
 

@@ -18,7 +18,7 @@ from tessera.channels.routes import make_routes
 from tessera.engines.base import Interrupted, NoCapacity, Snapshot
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.driver.supervisor import DeathCounts, Launcher, Supervisor
-from tessera.engines.map_reduce.board import MapReduce
+from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import make_training, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
