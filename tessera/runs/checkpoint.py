@@ -12,6 +12,7 @@ import numpy as np
 
 from tessera.errors import TesseraError
 from tessera.support.system import available_memory
+from tessera.support.trees import leaf_path
 
 FORMAT = 1
 
@@ -96,18 +97,18 @@ def _is_array(leaf: Any) -> bool:
 def flatten(tree: Any) -> dict[str, np.ndarray]:
     """Name every leaf by its path, as NumPy, so that a checkpoint knows of no device and no Python class."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_path(path): _plain(leaf) for path, leaf in leaves}
+    return {leaf_path(path): _plain(leaf) for path, leaf in leaves}
 
 
 def paths(tree: Any) -> list[str]:
     """Names of all leaves."""
-    return [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [leaf_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     """Put arrays back into the shape of `template`; an error names the first that does not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    wanted = {_path(path): leaf for path, leaf in leaves}
+    wanted = {leaf_path(path): leaf for path, leaf in leaves}
     odd = sorted(set(wanted) ^ set(arrays))
     if odd:
         side = "lacks" if odd[0] in wanted else "holds"
@@ -121,11 +122,7 @@ def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
                 f"{where} holds {path!r} of shape {np.shape(arrays[path])}, but this run needs "
                 f"{np.shape(_plain(leaf))}: resume with the configuration in config.json beside it"
             )
-    return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[_path(path)]) for path, leaf in leaves])
-
-
-def _path(path: tuple[Any, ...]) -> str:
-    return "/".join(str(getattr(p, "key", getattr(p, "name", getattr(p, "idx", p)))) for p in path)
+    return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[leaf_path(path)]) for path, leaf in leaves])
 
 
 def _is_key(leaf: Any) -> bool:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
-from tessera.runs.checkpoint import unflatten
+from tessera.runs.checkpoint import paths, unflatten
 from tessera.errors import TesseraError
 from tessera.stores.replay import Replay, ReplayBuffer, rebuilt
 
@@ -55,8 +55,7 @@ def _capacity_of(buffer: Any) -> int | None:
 
 def _fitted(store: Replay, like: ReplayBuffer, held: dict[str, np.ndarray], where: str) -> ReplayBuffer:
     """The newest rows of another buffer, group by group, in one of our size."""
-    rows = jax.tree_util.tree_flatten_with_path(like.rows)[0]
-    names = ["buffer/rows/" + "/".join(str(getattr(p, "name", getattr(p, "key", p))) for p in path) for path, _ in rows]
+    names = paths({"buffer": {"rows": like.rows}})
     odd = [name for name in names if name not in held]
     if odd or held["buffer/head"].shape[0] != like.head.shape[0]:
         raise TesseraError(f"{where} holds a replay of other rows or groups: resume with the configuration beside it")
