@@ -305,17 +305,6 @@ def test_systems_algorithms_and_policies_are_listed(capsys: pytest.CaptureFixtur
         assert sum(line.startswith(told) for line in shown) == len(policies.names())
 
 
-def test_the_doctor_names_devices_cores_extras_and_caches(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["doctor"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"tessera {tessera.__version__}, Python ")
-    heads = [line.split()[0] for line in lines[1:]]
-    assert {"packages", "cores", "devices", "extra", "cache"} <= set(heads)
-    assert any(line.startswith("devices   8 cpu") for line in lines)
-    assert all(" installed (" in line or " missing: pip install " in line for line in lines if line.startswith("extra"))
-    assert any(os.environ["TESSERA_CACHE"] in line for line in lines if line.startswith("cache"))
-
-
 @pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_a_system_is_planned_by_its_name_with_its_settings_and_its_policy(
     name: str, capsys: pytest.CaptureFixture[str]
