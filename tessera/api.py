@@ -21,7 +21,7 @@ from tessera.evaluation.evaluator import Evaluation, Evaluator, make_act
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
-from tessera.planning.prepare import planned_updates, prepare_plan
+from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.program.training import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
@@ -30,9 +30,6 @@ from tessera.runs.saved import load_run
 from tessera.support.cache import use_compilation_cache
 
 __all__ = ["Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
-
-PLACING = ("envs", "groups", "lag", "precision", "engine", "mesh")
-"""Arguments of `train` that decide the plan."""
 
 
 @dataclass
@@ -178,7 +175,7 @@ def compare(
     made: dict[str, Policy] = {name: policies.parse(name) for name in names}
     for name, policy in made.items():
         try:
-            prepare_plan(algorithm, env, policy, **{k: v for k, v in options.items() if k in PLACING})
+            prepare_plan(algorithm, env, policy, **{k: v for k, v in options.items() if k in PLAN_OPTIONS})
         except TesseraError as error:
             raise TesseraError(f"{name}: {error}") from None
     out: dict[str, dict[str, Any]] = {}

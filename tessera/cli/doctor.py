@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera import __version__
-from tessera.cli.options import nothing_more
+from tessera.cli.options import refuse_arguments
 from tessera.engines.ray_backend import cluster
 from tessera.support.cache import cache_folder
 from tessera.support.system import available_memory, cores
@@ -30,8 +30,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def doctor_command(arguments: list[str]) -> None:
-    """Print the report."""
-    nothing_more("doctor", arguments)
+    """Run `tessera doctor`."""
+    refuse_arguments("doctor", arguments)
     print(report())
 
 

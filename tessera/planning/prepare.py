@@ -19,6 +19,8 @@ from tessera.planning.choose import choose_policy
 
 HOST_ENVS = 16
 """The most host environments where the user names no number."""
+PLAN_OPTIONS = ("envs", "groups", "lag", "precision", "engine", "mesh")
+"""Options of `prepare_plan`, which `tessera.train` takes too."""
 
 
 def prepare_plan(
