@@ -6,12 +6,16 @@ import subprocess
 import sys
 import time
 
+CODE = """
+import time
+time.sleep(0.3)
 from tessera.support.system import process_start
+print(process_start(), time.time())
+"""
 
 
-def test_a_process_knows_when_it_began_and_not_only_when_it_asked():
-    code = "import time; time.sleep(0.5); from tessera.support.system import process_start; print(process_start())"
+def test_a_process_knows_when_it_began_however_late_it_asks():
     before = time.time()
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert abs(float(printed) - before) < 0.4
-    assert process_start() < before
+    printed = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
+    began, asked = map(float, printed.split())
+    assert before - 0.1 < began <= asked - 0.3 + 0.1  # the kernel counts in hundredths of a second
