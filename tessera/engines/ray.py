@@ -47,8 +47,8 @@ from tessera.engines.ray_backend.capacity import (
 from tessera.engines.ray_backend.node_memory import NodeMemory
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
-from tessera.graph.fewer import losses
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import losses
 from tessera.support.system import cores
 
 PLACE_SECONDS = 10.0

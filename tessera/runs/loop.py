@@ -33,7 +33,7 @@ from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.graph.fewer import same_steps
+from tessera.graph.smaller_plans import same_steps
 from tessera.graph.plan import Plan
 from tessera.runs.guards import stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from tessera.errors import TesseraError
-from tessera.graph.fewer import with_fewer
 from tessera.graph.plan import Channel, Plan
+from tessera.graph.smaller_plans import with_fewer
 
 Resources = dict[str, float]
 
