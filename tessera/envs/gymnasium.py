@@ -88,7 +88,7 @@ def _probe(name: str, build: Callable[[], Any]) -> Any:
     except gymnasium.error.DependencyNotInstalled as error:
         raise TesseraError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
-        raise TesseraError(f"{name} cannot be made as asked: {error}") from error
+        raise TesseraError(f"{name} cannot be made with these options: {error}") from error
     env.close()
     return env
 

@@ -192,14 +192,16 @@ class Policy:
         learner, server = self.home("grad"), self.home("apply")
         local = self.cut("gradients").route == "local"
         if local and learner != server:
-            raise TesseraError(f"policy {self.name!r}: local gradients never reach `apply`: put it beside `grad`")
+            raise TesseraError(
+                f"policy {self.name!r}: local gradients never reach `apply`: put it in the fragment of `grad`"
+            )
         if "updates" in self.cuts and not (local and self.cut("updates").route in ("mean", "shared")):
             raise TesseraError(
                 f"policy {self.name!r}: peers exchange updates by route 'mean' or 'shared', and keep gradients local"
             )
         if self.cut("experience").route == "gather" and self.home("act") != self.home("store"):
             raise TesseraError(
-                f"policy {self.name!r}: experience is gathered by everyone only where `act` and `store` are together"
+                f"policy {self.name!r}: every replica can gather experience only where `act` and `store` are together"
             )
         late = self.cut("gradients").mode == "async" and learner != server
         if late and self.cut("params").mode != "async":

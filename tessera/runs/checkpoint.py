@@ -114,13 +114,13 @@ def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
         verb = "lacks" if mismatched[0] in expected else "holds"
         raise TesseraError(
             f"{where} {verb} {mismatched[0]!r}, so it was made by another algorithm, configuration or policy: "
-            "resume with the configuration in config.json beside it"
+            "resume with the configuration in the run's config.json"
         )
     for path, leaf in expected.items():
         if np.shape(arrays[path]) != np.shape(_as_numpy(leaf)):
             raise TesseraError(
                 f"{where} holds {path!r} of shape {np.shape(arrays[path])}, but this run needs "
-                f"{np.shape(_as_numpy(leaf))}: resume with the configuration in config.json beside it"
+                f"{np.shape(_as_numpy(leaf))}: resume with the configuration in the run's config.json"
             )
     return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[leaf_path(path)]) for path, leaf in leaves])
 

@@ -61,7 +61,9 @@ def _resized(store: Replay, like: ReplayBuffer, saved: dict[str, np.ndarray], wh
     names = paths({"buffer": {"rows": like.rows}})
     groups = like.head.shape[0]
     if not set(names) <= set(saved) or saved["buffer/head"].shape[0] != groups:
-        raise TesseraError(f"{where} holds a replay of other rows or groups: resume with the configuration beside it")
+        raise TesseraError(
+            f"{where} holds a replay of other rows or groups: resume with the configuration in the run's config.json"
+        )
     rows = jax.tree.unflatten(jax.tree.structure(like.rows), [saved[name] for name in names])
     entries = saved.get("buffer/tree/0")
     buffers = [
