@@ -26,8 +26,8 @@ from tessera.engines.ray_backend.launcher import RayLauncher
 from tessera.engines.ray_backend.resources import free_resources, total_resources, wait_for_capacity
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
-from tessera.graph.fewer import losses
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import losses
 from tessera.support.system import cores
 
 CONNECT_SECONDS = 5.0

@@ -28,8 +28,8 @@ from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
-from tessera.graph.fewer import same_steps
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
 from tessera.program.training import published
 from tessera.runs import directory

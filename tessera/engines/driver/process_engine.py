@@ -24,8 +24,8 @@ from tessera.engines.replica.replica import make_training, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
 from tessera.envs.base import Environment
-from tessera.graph.fewer import same_steps
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import same_steps
 from tessera.program.accounting import Tally
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tessera.engines.base import NoCapacity
 from tessera.graph.disciplines import Sync
-from tessera.graph.fewer import with_fewer
 from tessera.graph.plan import Channel, Plan
+from tessera.graph.smaller_plans import with_fewer
 from tessera.graph.streams import RouteKind
 
 Resources = dict[str, float]
