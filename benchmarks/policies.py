@@ -19,7 +19,7 @@ from typing import Any
 
 from tessera import A2C, DQN, IMPALA, PPO, policies
 from tessera.api import Result, train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.graph.draw import table
 from tessera.planning.prepare import prepare_plan
 
@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps, at the most")
     options = parser.parse_args()
     rows = []
-    with kept():
+    with keep_processes():
         for policy in options.policies or CASES:
             for seed in options.seeds:
                 rows.append(measure(policy, seed, options.algorithm, options.steps))

@@ -1,4 +1,4 @@
-"""The serial engine: every fragment's replicas take turns in one thread. The reference for every other engine."""
+"""The serial engine: all replicas take turns in one thread. The reference for every other engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.channels.inboxes import SharedExchange
 from tessera.channels.link import Flow
 from tessera.channels.routes import make_routes
 from tessera.engines.base import Snapshot
-from tessera.engines.map_reduce.board import MapReduce, map_here
+from tessera.engines.map_reduce.base import MapReduce, map_here
 from tessera.engines.replica.replica import Replica, make_programs, make_training
 from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
 from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
@@ -139,11 +139,11 @@ class SerialEngine(MapReduce):
             self._reports()
 
     def status(self) -> list[tuple[str, str, int]]:
-        """What every replica is doing: one thread needs no telling."""
+        """Empty: one thread has nothing to show."""
         return []
 
     def processes(self) -> dict[str, int]:
-        """Which process is which replica: none besides this one."""
+        """Empty: there is no process but this one."""
         return {}
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class SerialEngine(MapReduce):
         return {(r.fragment, r.number): r.take_reports() for r in self.replicas}
 
     def _run(self, turns: list[Iterator[Node] | None], count: int) -> None:
-        """Let replicas take turns until each that has a program has reached its end; the others run on meanwhile."""
+        """Let replicas take turns until each that has a program has ended; the others run on meanwhile."""
         ending = {k for k, turn in enumerate(turns) if turn is not None}
         self.running |= {k: turn for k, turn in enumerate(turns) if turn is not None}
         while ending:
@@ -180,7 +180,7 @@ class SerialEngine(MapReduce):
                 raise RunFailed(f"every fragment waits for another: {stuck}; this colouring deadlocks")
 
     def _nudge(self, turns: list[Iterator[Node] | None], ending: set[int]) -> bool:
-        """Let a server's shards that are done go on while others are not: they may have dropped other gradients."""
+        """Let shards of a server that are done go on while others are not: each may have dropped other gradients."""
         done = [k for k, turn in enumerate(turns) if turn is not None and k not in ending and k not in self.running]
         for k in done if self.plan.solo else ():
             self.running[k] = self.replicas[k].run(self.replicas[k].programs.updates, 1)

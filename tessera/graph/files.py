@@ -1,4 +1,4 @@
-"""Policies of one's own in small files: JSON, TOML or Python."""
+"""The user's own policies, in small files: JSON, TOML or Python."""
 
 from __future__ import annotations
 
@@ -27,36 +27,35 @@ def load(path: Path) -> Policy | Callable[..., Policy]:
     try:
         text = path.read_text()
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:  # JSON's, TOML's and Unicode's errors are all of this kind
+    except ValueError as error:  # the errors of JSON, TOML and Unicode derive from it
         raise TesseraError(f"policy file {path} is not {path.suffix[1:].upper()}: {error}") from None
     return from_data(data, str(path), path.stem)
 
 
 def from_data(data: Any, where: str, name: str) -> Policy:
-    """Make a policy of plain data: name, fragments, cuts by stream, summary, mirrors."""
-    fields = _table(data, Policy, where)
-    fragments, cuts = fields.pop("fragments", None), fields.pop("cuts", {})
-    if not isinstance(fragments, list) or not fragments:
+    """Make a policy from plain data: name, fragments, cuts by stream, summary, mirrors."""
+    fields = _fields(data, Policy, where)
+    tables, cuts = fields.pop("fragments", None), fields.pop("cuts", {})
+    if not isinstance(tables, list) or not tables:
         raise TesseraError(f"{where}: `fragments` must be a list of fragments, each with `operators`")
     if not isinstance(cuts, Mapping):
         raise TesseraError(f"{where}: `cuts` must be a table by stream, such as {{'params': {{'lag': 1}}}}")
-    made = []
-    for k, fragment in enumerate(fragments):
-        inside = f"{where}: fragments[{k}]"
-        table = _table(fragment, Fragment, inside)
-        if "operators" not in table:
-            raise TesseraError(f"{inside} needs `operators`, such as 'env act'")
-        made.append(Fragment(**table))
-    disciplines = {stream: Cut(**_table(cut, Cut, f"{where}: cuts.{stream}")) for stream, cut in cuts.items()}
-    return Policy(**{"name": name, **fields}, fragments=tuple(made), cuts=disciplines)
+    fragments = []
+    for k, table in enumerate(tables):
+        fragment = _fields(table, Fragment, f"{where}: fragments[{k}]")
+        if "operators" not in fragment:
+            raise TesseraError(f"{where}: fragments[{k}] needs `operators`, such as 'env act'")
+        fragments.append(Fragment(**fragment))
+    disciplines = {stream: Cut(**_fields(cut, Cut, f"{where}: cuts.{stream}")) for stream, cut in cuts.items()}
+    return Policy(**{"name": name, **fields}, fragments=tuple(fragments), cuts=disciplines)
 
 
-def _table(data: Any, cls: type, where: str) -> dict[str, Any]:
-    """The fields of a dataclass that a table holds, each of the right type."""
+def _fields(data: Any, cls: type, where: str) -> dict[str, Any]:
+    """The fields of a dataclass in a table of the file, each of the right type."""
     if not isinstance(data, Mapping):
         raise TesseraError(f"{where} must be a table, not {data!r}")
     known = {f.name: str(f.type) for f in dataclasses.fields(cls)}
-    out = {}
+    values = {}
     for key, value in data.items():
         if key not in known:
             raise unknown_name(f"field in {where}:", key, known)
@@ -64,17 +63,17 @@ def _table(data: Any, cls: type, where: str) -> dict[str, Any]:
             value = " ".join(map(str, value))
         if not _fits(value, known[key]):
             raise TesseraError(f"{where}: {key} must be {known[key]}, not {value!r}")
-        out[key] = value
-    return out
+        values[key] = value
+    return values
 
 
-def _fits(value: Any, wanted: str) -> bool:
-    """Whether a value is what a field's annotation says; tables and lists are looked into by who reads them."""
-    kinds: dict[str, Any] = {"int": int, "float": int | float, "str": str, "None": type(None)}
-    named = [part.strip() for part in wanted.split("|")]
-    if not all(part in kinds for part in named):
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value has the type of a field; tables and lists, which `from_data` checks, always fit."""
+    types: dict[str, Any] = {"int": int, "float": int | float, "str": str, "None": type(None)}
+    names = [part.strip() for part in annotation.split("|")]
+    if not all(name in types for name in names):
         return True
-    return not isinstance(value, bool) and any(isinstance(value, kinds[part]) for part in named)
+    return not isinstance(value, bool) and any(isinstance(value, types[name]) for name in names)
 
 
 def _from_python(path: Path) -> Policy | Callable[..., Policy]:
@@ -88,7 +87,7 @@ def _from_python(path: Path) -> Policy | Callable[..., Policy]:
         raise TesseraError(f"policy file {path}: {error}") from None
     except Exception as error:
         raise TesseraError(f"policy file {path} failed: {type(error).__name__}: {error}") from None
-    found = getattr(module, "POLICY", None) or getattr(module, "policy", None)
-    if found is None:
+    policy = getattr(module, "POLICY", None) or getattr(module, "policy", None)
+    if policy is None:
         raise TesseraError(f"policy file {path} has neither `POLICY` nor a function `policy`")
-    return found
+    return policy

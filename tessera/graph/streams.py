@@ -1,9 +1,9 @@
-"""The streams between operators, each with its layout where it is made and where it is wanted.
+"""The streams between operators, each with its layout at the producer and at the consumer.
 
 A layout says how a value lies over the replicas of a fragment:
 `groups` (each replica holds its groups of environments, on the leading axis), `partial` (each holds a mean over its
-groups), `shards` (each holds a flat range of the parameters), `copy` (everyone holds all of it), `sum` (everyone holds
-the sum). The pair of layouts and the replica counts decide the route; nobody writes a route by hand.
+groups), `shards` (each holds a flat range of the parameters), `copy` (each holds all of it), `sum` (each holds the
+sum). The pair of layouts and the replica counts decide the route; no route is written by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stream:
 
     name: str
     slot: str
-    """The slot of the training program that flows here."""
+    """The slot of the training program that this stream carries."""
     source: str
     target: str
     made: str
@@ -68,7 +68,7 @@ STREAM_NAMES: tuple[str, ...] = tuple(dict.fromkeys(s.name for s in STREAMS))
 
 
 def route(stream: Stream, source_replicas: int, together: bool) -> RouteKind | None:
-    """How a stream gets from its producer's replicas to its consumer's; None if it never leaves a replica."""
+    """The route from the producer's replicas to the consumer's; None for a stream that never leaves a replica."""
     if stream.made == "groups" and stream.wanted == "groups":
         return None if together else RouteKind.RESHARD
     if stream.made == "groups":

@@ -1,4 +1,4 @@
-"""The table of pairs: every algorithm under every policy, found by planning and projecting each of them."""
+"""The table of pairs: every algorithm under every policy, each planned and projected to see whether it runs."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class Pair:
 
 
 def variants() -> Iterator[tuple[str, Policy]]:
-    """Every named policy, and again for each other mode and flag that it takes: (how to write it, the policy)."""
+    """Every named policy, and its variants by mode and by each flag: (text for --policy, policy)."""
     for name in policies.names():
         maker = policies.maker(name)
-        usual, kinds = policies.options(maker), typing.get_type_hints(maker)
+        defaults, types = policies.options(maker), typing.get_type_hints(maker)
         yield name, policies.get(name)
-        for option, default in usual.items():
-            others = [m for m in MODES if m != default] if option == "mode" else []
-            others += [str(not default).lower()] if kinds.get(option) is bool else []
-            for value in others:
+        for option, default in defaults.items():
+            values = [m for m in MODES if m != default] if option == "mode" else []
+            values += [str(not default).lower()] if types.get(option) is bool else []
+            for value in values:
                 text = f"{name}:{option}={value}"
                 try:
                     yield text, policies.parse(text)
-                except TesseraError:  # no such mode: not a policy, so there is no pair to speak of
+                except TesseraError:  # the policy has no such mode
                     continue
 
 
-def check(algorithm: Any, env: Any, policy: Policy) -> str:
-    """Plan the pair and project its program onto every fragment; why that cannot be done, or nothing."""
+def refusal(algorithm: Any, env: Any, policy: Policy) -> str:
+    """Plan the pair and project its program onto every fragment; why it does not run, or an empty text."""
     try:
-        bound, made, plan = prepare_plan(algorithm, env, policy)
-        training = make_training(plan, bound, made)
+        bound, environment, plan = prepare_plan(algorithm, env, policy)
+        training = make_training(plan, bound, environment)
         make_routes(plan, bound)
         for index in range(len(plan.fragments)):
             project(training.start(), plan, index)
@@ -62,28 +62,28 @@ def check(algorithm: Any, env: Any, policy: Policy) -> str:
 
 def all_pairs(env: Any = ENV) -> list[Pair]:
     """Every pair, in the order of policies."""
-    made = {name: algorithms.get(name)() for name in algorithms.ALGORITHMS}
+    instances = {name: algorithms.get(name)() for name in algorithms.ALGORITHMS}
     return [
-        Pair(name, text, check(algorithm, env, policy))
+        Pair(name, text, refusal(algorithm, env, policy))
         for text, policy in variants()
-        for name, algorithm in made.items()
+        for name, algorithm in instances.items()
     ]
 
 
 def render(pairs: Sequence[Pair], form: str = "table") -> str:
-    """The table in a named format."""
+    """Render the table in a named format."""
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     return FORMATS[form](pairs)
 
 
 def _cells(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[str]]:
-    """A row for each policy and a column for each algorithm; reasons are numbered, and listed once."""
+    """A row for each policy and a column for each algorithm, and below them the reasons, numbered."""
     names = list(dict.fromkeys(p.algorithm for p in pairs))
     reasons = list(dict.fromkeys(p.refused for p in pairs if p.refused))
-    said = {(p.policy, p.algorithm): f"no [{reasons.index(p.refused) + 1}]" if p.refused else "runs" for p in pairs}
+    cells = {(p.policy, p.algorithm): f"no [{reasons.index(p.refused) + 1}]" if p.refused else "runs" for p in pairs}
     rows = [["policy", *names]]
-    rows += [[policy, *(said[policy, name] for name in names)] for policy in dict.fromkeys(p.policy for p in pairs)]
+    rows += [[policy, *(cells[policy, name] for name in names)] for policy in dict.fromkeys(p.policy for p in pairs)]
     return rows, [f"[{k}] {reason}" for k, reason in enumerate(reasons, 1)]
 
 
@@ -102,8 +102,8 @@ def _markdown(pairs: Sequence[Pair]) -> str:
 
 
 def _json(pairs: Sequence[Pair]) -> str:
-    told = [{"algorithm": p.algorithm, "policy": p.policy, "runs": not p.refused, "reason": p.refused} for p in pairs]
-    return json.dumps(told, indent=2)
+    rows = [{"algorithm": p.algorithm, "policy": p.policy, "runs": not p.refused, "reason": p.refused} for p in pairs]
+    return json.dumps(rows, indent=2)
 
 
 FORMATS: dict[str, Callable[[Sequence[Pair]], str]] = {"table": _table, "markdown": _markdown, "json": _json}

@@ -16,15 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.engines.ray_backend import cluster
-from tessera.runs import directory
 from tessera.algorithms.contract import Algorithm, State
-from tessera.evaluation.side_evaluator import SideEvaluator
-from tessera.runs.checkpoint import Checkpoints
-from tessera.support.files import write_json
-from tessera.runs.display import Display, Progress, number
 from tessera.engines.base import Engine, Interrupted, RestartsSpent
 from tessera.engines.factory import make_engine
+from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import with_horizon, without_spare_peers
@@ -32,13 +27,18 @@ from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.graph.fewer import same_steps
+from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.graph.plan import Plan
-from tessera.runs.guards import stop_if_broken
-from tessera.runs.metrics import Meter, MetricsWriter
+from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
 from tessera.program.training import published
+from tessera.runs import directory
+from tessera.runs.checkpoint import Checkpoints
+from tessera.runs.display import Display, Progress, number
+from tessera.runs.guards import stop_if_broken
+from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.support.files import write_json
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between looks at signals, metrics and checkpoints."""

@@ -19,7 +19,7 @@ from tessera.runs.checkpoint import Checkpoints, unflatten
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run folder holds, ready to be played."""
+    """Configuration, algorithm, environment and newest state of a run."""
 
     config: dict[str, Any]
     algorithm: Algorithm
@@ -43,6 +43,6 @@ def load_run(folder: str | Path) -> SavedRun:
     checkpoints.close()
     template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}
     template = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), template)
-    mine = {k: v for k, v in arrays.items() if k.startswith("state/")}
-    state = unflatten(template, mine, f"checkpoint {update} of {folder}")["state"]
+    state_arrays = {k: v for k, v in arrays.items() if k.startswith("state/")}
+    state = unflatten(template, state_arrays, f"checkpoint {update} of {folder}")["state"]
     return SavedRun(config, algorithm, env, state, update)

@@ -1,4 +1,4 @@
-"""Policies of one's own: from small files, from Python, and from a line of text."""
+"""The user's own policies: from small files, from Python, and from a line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of pairs is found, not written."""
+"""The table of pairs is computed, not written by hand."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_the_table_is_markdown_or_json_too():
         "| --- | --- | --- |",
         "| `fused` | runs | no [1] |",
     ]
-    told = json.loads(render(PAIRS, "json"))
-    assert told[1] == {"algorithm": "dqn", "policy": "fused", "runs": False, "reason": "no table"}
+    rows = json.loads(render(PAIRS, "json"))
+    assert rows[1] == {"algorithm": "dqn", "policy": "fused", "runs": False, "reason": "no table"}
 
 
 def test_the_command_prints_the_table(capsys, monkeypatch):

@@ -108,7 +108,7 @@ class LocalDriverLink:
 
     def send(self, kind: str, arrays: Arrays, **more: Any) -> None:
         """Say something to the driver; what is large is laid open until the driver has copied it."""
-        if kind in ("snapshot", "handed"):
+        if kind in ("snapshot", "peer_state"):
             self.close()
             self._block, size = write_block({}, arrays)
             arrays, more = {}, {**more, "block": (os.getpid(), self._block, size)}

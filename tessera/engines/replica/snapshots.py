@@ -53,12 +53,12 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
     return names
 
 
-def alike(slots: Slots) -> Slots:
-    """What replicas that mirror each other have in common: all that lasts but their own environments."""
-    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_alike(s)}
+def common_to_peers(slots: Slots) -> Slots:
+    """Slots that are the same in all mirrored replicas: all persistent ones but their own environments."""
+    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_common(s)}
 
 
-def _is_alike(slot: str) -> bool:
+def _is_common(slot: str) -> bool:
     return slot == "buffer" or (SLOTS[slot].layout == "copy" and slot not in HOST_STATE)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tessera import A2C, train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.replica import trace as tracer
 from tessera.engines.replica.trace import TraceWriter, activity, clear_traces, merge_traces, part_file
 from tessera.program.nodes import HOST, WIRING, Every, Op, Recv, Repeat, Segment, Send
@@ -32,7 +32,7 @@ def traced(folder: Path, policy: str, env: str = "gymnasium:CartPole-v1", **opti
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> Iterator[None]:
-    with kept():
+    with keep_processes():
         yield
 
 
