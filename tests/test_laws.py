@@ -149,7 +149,7 @@ def interpreters(source: str) -> set[str]:
     runners = {".function"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "tessera.program.drive":
-            runners |= {alias.asname or alias.name for alias in node.names} - {"drive", "OverlapScheduler"}
+            runners |= {alias.asname or alias.name for alias in node.names} - {"drive"}
     while more := {n for name, x in scopes.items() if called(x) & runners for n in (name, f".{name}")} - runners:
         runners |= more
     found = set()

@@ -10,7 +10,7 @@ from tessera.channels.link import Flow, Link, Message, SharedValue
 from tessera.channels.routes import Route
 from tessera.channels.values import BatchBuilder, Values
 from tessera.graph.disciplines import FirstCome, InOrder, InTurn, Newest, Peers, Samples, Shared, Sync, bound_of
-from tessera.program.exchange import instead
+from tessera.program.exchange import substitute_groups
 
 
 class Versions:
@@ -226,7 +226,7 @@ class SamplesInbox(Inbox):
             return False, None
         parts = {p: self.receive_from(p)[1] for p in present}
         for k, p in enumerate(absent):
-            parts[p] = instead(parts[present[k % len(present)]], len(self.route.common(p, self.q)))
+            parts[p] = substitute_groups(parts[present[k % len(present)]], len(self.route.common(p, self.q)))
         return True, self.route.merge(parts)
 
 

@@ -14,7 +14,7 @@ from tessera.engines.replica.driver_link import LocalJob, local_control
 from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.program.shapes import carried_shape
+from tessera.program.shapes import exchanged_shape
 from tessera.support.system import available_memory, cores
 
 PROCESS_BYTES = 300 * 2**20
@@ -40,7 +40,7 @@ class LocalEngine(ProcessEngine):
     def check(self) -> None:
         """Reserve a place for everything in shared memory."""
         plan = self.plan
-        carried = carried_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
+        carried = exchanged_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
         self.layout = lay_out(plan, self.link_specs, carried)
         check_memory(self.layout.processes, self.layout.size)
 

@@ -74,7 +74,7 @@ class Evaluator:
     def __init__(self, algorithm: Algorithm, env: Environment) -> None:
         self._training = Training(algorithm, env, 1, greedy=True)
         self._reset = compile_program(self._training.start()[:1])
-        self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"plays"}))
+        self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"episode_steps"}))
 
     def __call__(self, view: View, episodes: int = 100, seed: int = 0) -> Evaluation:
         """Play greedy episodes, equally many in each environment, so that short episodes are not favoured."""
@@ -99,7 +99,7 @@ def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int)
     ended: list[list[tuple[float, int]]] = [[] for _ in range(envs)]
     for _ in range(LONGEST // STEPS):
         run()
-        plays = jax.device_get(slots["plays"])
+        plays = jax.device_get(slots["episode_steps"])
         done = plays.done.reshape(STEPS, envs)
         for t, e in zip(*np.nonzero(done), strict=True):
             ended[e].append((plays.total.reshape(STEPS, envs)[t, e], plays.length.reshape(STEPS, envs)[t, e]))

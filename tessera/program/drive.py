@@ -1,14 +1,13 @@
-"""Running a compiled program: segments are called, host Ops are composed in Python, exchanges may wait.
+"""The interpreter of compiled programs: it calls segments and host Ops, and waits for exchanges.
 
-Here is the one loop over a Repeat's iterations. A scheduler may cut the groups of a loop into slices: each of them runs
-the same loop, and the scheduler decides which of them advances when (`overlap`).
+It has the one loop over the iterations of a Repeat. A scheduler may cut the groups of a loop into slices (`overlap`).
+Each slice then runs the same loop, and the scheduler decides which slice advances when.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.program.interfaces import Clock, Endpoint, Port, Slots, Tracer
+from tessera.program.interfaces import Clock, Endpoint, Port, Tracer
 from tessera.program.nodes import (
     REPORTS,
     SLOTS,
@@ -29,27 +28,13 @@ from tessera.program.nodes import (
     Repeat,
     Segment,
     Send,
+    Slots,
     effects,
 )
 from tessera.program.numpy_lowering.lowering import fetch
-from tessera.program.overlap.double_buffer import DoubleBuffering
-from tessera.program.overlap.ready_batching import ReadyBatching
-from tessera.program.overlap.sliced_loop import Context, PlainScheduler, Scheduler, SlicedLoop
+from tessera.program.overlap.scheduler import OverlapScheduler, PlainScheduler, Scheduler
+from tessera.program.overlap.sliced_loop import Context, SlicedLoop
 from tessera.program.overlap.slot_slices import stack_trees
-
-
-class OverlapScheduler:
-    """Double-buffers environments that were opened so, and acts for ready peers where the port says so."""
-
-    def __init__(self, executor: Executor | None = None) -> None:
-        self._schedulers = (DoubleBuffering(executor), ReadyBatching())
-
-    def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
-        """Cut a loop as the first scheduler does that applies to it."""
-        for scheduler in self._schedulers:
-            if (sliced := scheduler.split(context, loop, slots)) is not None:
-                return sliced
-        return None
 
 
 def drive(
@@ -60,20 +45,27 @@ def drive(
     scheduler: Scheduler | None = None,
     clock: Clock = time.monotonic,
 ) -> Iterator[Node]:
-    """Run nodes on `slots`, in place; yield the exchange wherever one has to wait, and the outer loop at each turn.
+    """Run nodes on `slots`, in place; yield an exchange that has to wait, and the outer loop after each iteration.
 
-    Without a port nothing can be exchanged. Without a scheduler loops overlap acting and stepping where they can.
+    Args:
+        nodes: the program.
+        slots: its values.
+        port: what it exchanges through, if anything.
+        tracer: records what it does and when.
+        scheduler: decides which loops run in slices; by default acting and stepping overlap wherever they can.
+        clock: gives the time.
     """
     split = partial((scheduler or OverlapScheduler()).split, Context(port, tracer, clock))
     return Interpreter(port, tracer, split, clock).run(nodes, slots)
 
 
 WHOLE = partial(PlainScheduler().split, Context())
+"""Cuts no loop."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """Runs nodes on slots."""
+    """Runs nodes."""
 
     port: Endpoint | None = None
     tracer: Tracer | None = None
@@ -82,7 +74,7 @@ class Interpreter:
     clock: Clock = time.monotonic
 
     def run(self, nodes: tuple[Node, ...], slots: Slots) -> Iterator[Node]:
-        """Run nodes one after the other; yield an exchange that has to wait, and what is deferred."""
+        """Run nodes in order; yield an exchange that has to wait, and a node that is deferred to the scheduler."""
         port, tracer, begin = self.port, self.tracer, 0.0
         for node in nodes:
             if tracer is not None:
@@ -90,7 +82,7 @@ class Interpreter:
             match node:
                 case Segment():
                     call(node, slots)
-                    if tracer is not None:  # what a tracer shows has happened
+                    if tracer is not None:  # a span ends when the work is done
                         jax.block_until_ready([slots[s] for s in effects(node.nodes)[1] if s in slots])
                 case Op():
                     slots.update(zip(node.writes, node.function(*[slots[r] for r in node.reads]), strict=True))
@@ -124,7 +116,7 @@ class Interpreter:
                 tracer.span(node, begin)
 
     def _repeat(self, loop: Repeat, slots: Slots) -> Iterator[Node]:
-        """Run a loop's body for each of its iterations, and stack what they give."""
+        """Run the body of a loop once per iteration, and stack the values of all iterations."""
         count = int(slots["count"]) if loop.count is None else loop.count
         stacks: dict[str, list[Any]] = {out: [] for out in loop.stacks.values()}
         for step in range(count):
@@ -141,24 +133,24 @@ class Interpreter:
                 slots[out] = values if out in REPORTS else stack_trees(values, SLOTS[out].stack)
 
     def _repeat_in_slices(self, sliced: SlicedLoop) -> Iterator[Node]:
-        """Run a loop for each of its slices, in the order that its scheduler decides on."""
+        """Run a loop for each of its slices; they advance in the order of the scheduler."""
         turns = [Interpreter(part.port)._repeat(sliced.loop, part.slots) for part in sliced.slices]
         yield from sliced.advance(turns, run_to_end)
         sliced.merge()
 
 
 PLAIN = Interpreter()
-"""Runs what exchanges nothing and is not sliced."""
+"""Runs nodes that exchange nothing, and loops as a whole."""
 
 
 def run_to_end(nodes: tuple[Node, ...], slots: Slots) -> None:
     """Run nodes that exchange nothing."""
     for node in PLAIN.run(nodes, slots):
-        raise TypeError(f"has to wait: {node}")
+        raise TypeError(f"cannot wait here: {node}")
 
 
 def call(segment: Segment, slots: Slots) -> None:
-    """Call a segment; what it replaces is given up to it."""
+    """Call a segment; it takes its donated slots out and puts new values in."""
     donated = {s: slots.pop(s) for s in segment.donated}
     replaced, fresh = segment.function(donated, {s: slots[s] for s in segment.reads})
     if segment.fetched:

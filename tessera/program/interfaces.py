@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from tessera.program.nodes import Node
 
-Slots = dict[str, Any]
 Clock = Callable[[], float]
 """Gives the time in seconds; never goes back."""
 

@@ -1,4 +1,4 @@
-"""The one training program: every algorithm, every environment, every policy. Fragments are its projections."""
+"""The one training program of all algorithms, environments and policies. Fragments are its projections."""
 
 from __future__ import annotations
 
@@ -17,38 +17,45 @@ from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
-from tessera.program.exchange import SoloGradient, Tensors, adopted, carried, difference, values_of
+from tessera.program.exchange import (
+    SoloGradient,
+    Tensors,
+    adopt_updates,
+    change_since,
+    exchanged_parts,
+    gradient_values,
+)
 from tessera.program.keys import derive, derive_each
 from tessera.program.minibatches import flat_rows, pick, rows_per_group
 from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
 
 
 class Learned(NamedTuple):
-    """Metrics of one update: means over its gradients, and at which gradient each first stopped being finite."""
+    """Metrics of one update: means over its gradients, and the first gradient at which each was not finite."""
 
     mean: Any
     broken_at: Any
     lag_mean: Any
-    """By how many updates the params that samples were made with trail behind those that learn from them."""
+    """Updates between the params that samples were made with and those that learn from them."""
     lag_max: Any
 
 
 class Guard(NamedTuple):
-    """Squared sums per tensor of one update: not finite where something broke."""
+    """Squared sums of one update, per tensor: not finite where something broke."""
 
     gradients: Any
     broken_at: Any
-    """At which gradient of the update each tensor's first stopped being finite."""
+    """The first gradient of the update that was not finite, for each tensor."""
     params: Any
 
 
 def published(state: State) -> View:
-    """What `grad` sees of the state."""
+    """The part of the state that `grad` reads."""
     return View(state.params, state.target, state.statistics, state.clock)
 
 
 def acting(view: View) -> View:
-    """What `act` sees of the view."""
+    """The part of the view that `act` reads."""
     return view._replace(target=())
 
 
@@ -56,7 +63,7 @@ def over_envs(function: Callable[..., Any], *, time: bool = False) -> Callable[.
     """Vectorise a function of one environment over [groups, environments]; second argument [groups, time, ...]."""
     if not time:
         return _flattened(jax.vmap(function))
-    # one group is time-major, [T, n], in and out: nothing is transposed
+    # a group is time-major, [T, n], in and out, so nothing is transposed
     return jax.vmap(jax.vmap(function, in_axes=(0, 1), out_axes=(1, 0)))
 
 
@@ -73,45 +80,45 @@ def _flattened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Training:
-    """Builds the program for a bound algorithm and an environment. No method here knows of any policy."""
+    """Builds the program of a bound algorithm and an environment, which is the same for every policy."""
 
     algorithm: Algorithm
     env: Environment
     groups: int
     lag: int = 0
-    """Updates by which `act` trails behind within a fragment; where params cross a channel, the channel lags."""
+    """Updates by which the params of `act` lag within a fragment; if params cross a channel, the channel lags."""
     greedy: bool = False
-    """For evaluation: act without exploring."""
+    """Act without exploring, for evaluation."""
     solo: bool = False
-    """Whether each gradient is applied by itself and not in a mean, so that it brings its own norm."""
+    """Apply each gradient alone and not in a mean, so that it brings its own norm."""
     threshold: float = 0.0
-    """What gradients are rounded to before they are sent, with the rest kept for later; 0: not rounded."""
+    """Gradients are sent as plus or minus this, or nothing; the rest is kept for later. 0: they are sent unchanged."""
     exchange: str = ""
-    """How peers join their updates: mean, shared, or not at all."""
+    """How peers join their updates: mean, shared, or empty for not at all."""
     every: int = 1
     """Updates between two exchanges."""
     carries: str = "state"
     """What peers exchange: state or params."""
 
     def start(self) -> tuple[Node, ...]:
-        """What runs once, before the first update."""
+        """The program that runs once, before the first update."""
         warmup = self.algorithm.schedule.warmup
         fill = (Repeat("w", warmup, self.collect(), {"report_env": "report_env"}),) if warmup else ()
         return (self._reset(), *fill)
 
     def updates(self) -> tuple[Node, ...]:
-        """The updates, as many as the engine asks for."""
+        """The program of the updates, as many as the engine says."""
         before, after = self._peers()
         body = (*before, *self.collect(), self.learn(), *after, *self.publish())
         reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
         return (Repeat("u", None, body, reports),)
 
     def play(self, steps: int) -> tuple[Node, ...]:
-        """Play a number of steps and keep each one's account; what evaluation repeats."""
-        return (*self._keys(steps), Repeat("t", steps, self._step_nodes(), {"played": "plays"}))
+        """Play a number of steps and keep the account of each, for evaluation."""
+        return (*self._keys(steps), Repeat("t", steps, self._step_nodes(), {"episode_step": "episode_steps"}))
 
     def collect(self) -> tuple[Node, ...]:
-        """One unroll of every environment, or several rounds of them, into the store."""
+        """One unroll of every environment, or several rounds of unrolls, into the store."""
         algorithm, s = self.algorithm, self.algorithm.schedule
 
         def ready(view: View, memory: Any, root: jax.Array, clock: jax.Array) -> tuple[Any]:
@@ -135,7 +142,7 @@ class Training:
         if type(algorithm).ready is not Algorithm.ready:
             begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
         steps = (*self._step_nodes(), *self._record())
-        played: tuple[Node, ...] = (
+        unroll: tuple[Node, ...] = (
             *begin,
             *self._keys(s.unroll),
             Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
@@ -143,11 +150,11 @@ class Training:
         once = "experience" if s.rounds == 1 else "harvest"
         digested = Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory"))
         if s.rounds > 1:
-            played = (Repeat("r", s.rounds, (*played, digested), {"harvest": "harvests"}),)
+            unroll = (Repeat("r", s.rounds, (*unroll, digested), {"harvest": "harvests"}),)
             digested = Op("act", gather, ("harvests",), ("experience",))
         return (
             Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
-            *played,
+            *unroll,
             Op("env", partial(total, steps=s.steps), ("tally",), ("report_env",)),
             digested,
             Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
@@ -191,8 +198,8 @@ class Training:
             epoch = (Op("grad", shuffle, ("batch", "root", "group_ids", "grad_clock"), ("order",)), *epoch)
         absorbing: tuple[Node, ...] = ()
         if algorithm.absorbs:
-            told = "gradients" if self.solo else "summary"
-            absorbing = (Op("apply", absorb, ("state", told), ("state",)), self._view())
+            source = "gradients" if self.solo else "summary"
+            absorbing = (Op("apply", absorb, ("state", source), ("state",)), self._view())
         buffer = "buffer" if store.persistent else "handed"
         body = (
             Op("store", sample, (buffer, "root", "group_ids", "store_clock"), ("samples", "store_clock")),
@@ -205,7 +212,7 @@ class Training:
         return Repeat("d", s.draws, body, stacks)
 
     def publish(self) -> tuple[Node, ...]:
-        """The end of an update: params to `act`, and what the driver wants to know."""
+        """The end of an update: params for `act`, and reports for the driver."""
 
         def report(metrics: Any, lags: jax.Array) -> tuple[Learned]:
             broken_at = jax.tree.map(lambda x: first_broken(x.reshape(-1)), metrics)
@@ -229,22 +236,22 @@ class Training:
         return (*nodes, Op("act", deliver, ("published", "acting_queue"), ("acting", "acting_queue"), WIRING))
 
     def _peers(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """What peers do before and after they learn, where each has params of its own: join them now and then."""
+        """Nodes before and after learning that join the params of peers, where each has its own."""
         carries = self.carries
         if not self.exchange:
             return (), ()
 
         def adopt(state: State, updates: Any) -> tuple[State]:
-            return (adopted(state, updates, carries),)
+            return (adopt_updates(state, updates, carries),)
 
         taking = Op("apply", adopt, ("state", "updates"), ("state",))
-        if self.exchange == "shared":  # what is added to the one memory is by how much this update moved the state
-            begin = Op("apply", lambda state: (carried(state, carries),), ("state",), ("base",))
+        if self.exchange == "shared":  # peers add to one memory by how much this update moved their state
+            begin = Op("apply", lambda state: (exchanged_parts(state, carries),), ("state",), ("base",))
             offer = Op(
-                "apply", lambda state, base: (difference(state, base, carries),), ("state", "base"), ("updates",)
+                "apply", lambda state, base: (change_since(state, base, carries),), ("state", "base"), ("updates",)
             )
             return (begin,), (offer, taking)
-        offer = Op("apply", lambda state: (carried(state, carries, target=True),), ("state",), ("updates",))
+        offer = Op("apply", lambda state: (exchanged_parts(state, carries, target=True),), ("state",), ("updates",))
         if self.every == 1:
             return (), (offer, taking)
         tick = Op("apply", lambda clock: (np.int32(clock + 1),), ("update_clock",), ("update_clock",), HOST)
@@ -273,8 +280,9 @@ class Training:
             end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
             return (Transition(seen.observation, action, extras, *end, alive=then.alive),)
 
+        counted = count if self._kind == HOST else _flattened(count)
         return (
-            Op("env", count if self._kind == HOST else _flattened(count), ("tally", "played"), ("tally",), self._kind),
+            Op("env", counted, ("tally", "episode_step"), ("tally",), self._kind),
             Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
         )
 
@@ -289,7 +297,7 @@ class Training:
         return HOST if isinstance(self.env, HostEnvironment) else TRACED
 
     def _keys(self, steps: int) -> tuple[Node, ...]:
-        """Derive the keys of an unroll's steps, [T, G, n], all at once: a hash within the loop costs far more."""
+        """Derive the keys of all steps of an unroll, [T, G, n], at once: a hash within the loop costs far more."""
 
         def derive_steps(root: Any, purpose: str, clock: Any, ids: Any) -> jax.Array:
             return jax.vmap(lambda t: derive_each(root, purpose, clock + t, ids))(jnp.arange(steps, dtype=jnp.int32))
@@ -312,7 +320,7 @@ class Training:
         if isinstance(env, HostEnvironment):
 
             def host_reset(vector: Any) -> tuple[Any, ...]:
-                timestep = _played(env, "reset", vector.reset)
+                timestep = _call_environment(env, "reset", vector.reset)
                 return vector, timestep, no_episode(timestep, np)
 
             return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
@@ -329,11 +337,11 @@ class Training:
 
     def _step(self) -> Op:
         env, bound = self.env, bounded(self.env)
-        writes = ("env_state", "timesteps", "episode", "played")
+        writes = ("env_state", "timesteps", "episode", "episode_step")
         if isinstance(env, HostEnvironment):
 
             def host_step(vector: Any, actions: Any, episode: Episode) -> tuple[Any, ...]:
-                timestep = _played(env, "step", vector.step, bound(np.asarray(actions), np))
+                timestep = _call_environment(env, "step", vector.step, bound(np.asarray(actions), np))
                 return vector, timestep, *account(episode, timestep, np)
 
             return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
@@ -363,7 +371,7 @@ class Training:
             picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
             gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
             kept: tuple[Any, ...] = ()
-            if self.threshold:  # clipped first: what one wild gradient left behind would be sent for a long time
+            if self.threshold:  # clipped first, or the rest of one large gradient would be sent for a long time
                 gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
                 gradients, *rest = threshold_code(gradients, more[-1], self.threshold)
                 kept = tuple(rest)
@@ -382,7 +390,7 @@ class Training:
             return (gradients.squares if alone else squared_sums(gradients, tensors),)
 
         def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
-            state = algorithm.apply(state, values_of(gradients), jnp.sqrt(squares.sum()))
+            state = algorithm.apply(state, gradient_values(gradients), jnp.sqrt(squares.sum()))
             return (state._replace(clock=state.clock._replace(applies=state.clock.applies + 1)),)
 
         feed: tuple[Node, ...] = ()
@@ -403,8 +411,8 @@ class Training:
         )
 
 
-def _played(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:
-    """Call an environment; what it raises is passed on by its name."""
+def _call_environment(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:
+    """Call an environment; an exception in it becomes an error that names it."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -412,20 +420,20 @@ def _played(env: Environment, what: str, function: Callable[..., Timestep], *arg
 
 
 def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:
-    """Sum of squares of each tensor, [tensors]; of a flat range, whose elements' tensors are given, its part of it."""
+    """Sum of squares of each tensor, [tensors]; for a flat range with its `tensors`, the part in that range."""
     if isinstance(tensors, Tensors):
         return jnp.zeros(tensors.names.shape, tree.dtype).at[tensors.ids].add(jnp.square(tree), mode="drop")
     return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
 
 
 def first_broken(x: jax.Array) -> jax.Array:
-    """Index along the leading axis of the first entry that is not finite; its length if all are."""
+    """Index on the leading axis of the first entry that is not finite; the length of the axis if all are."""
     finite = jnp.isfinite(x)
     return jnp.where(finite.all(0), x.shape[0], jnp.argmin(finite, axis=0)).astype(jnp.int32)
 
 
 def bounded(env: Environment) -> Callable[[Any, Any], Any]:
-    """Make the function that keeps actions within the environment's bounds."""
+    """Make the function that clips actions to the bounds of the environment."""
     actions = env.spec.actions
     if not isinstance(actions, Box):
         return lambda action, xp: action

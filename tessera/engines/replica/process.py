@@ -63,8 +63,9 @@ class ReplicaProcess:
         whose = (job.fragment, job.number, job.seed, job.horizon)
         ends = (driver_link.link, driver_link.peer_exchange)
         self.replica = Replica(job.plan, training, programs, routes, *whose, *ends)
+        self.replica.clock = clock
         if job.trace:
-            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title)
+            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title, clock)
         for program in (programs.reset, programs.start, programs.updates):
             self._note_compiling(program)
         self.free_chunk = 1
@@ -220,7 +221,7 @@ class ReplicaProcess:
         begun = self._clock()
         self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
         self.control.state = WAITING
-        within = node.within if isinstance(node, Recv) and node.within is not None else POLL_SECONDS
+        within = node.timeout if isinstance(node, Recv) and node.timeout is not None else POLL_SECONDS
         self.driver_link.wait(seen, min(within, POLL_SECONDS))
         self.control.state = RUNNING
         self.replica.port.waited(node.channel, isinstance(node, Send), self._clock() - begun)

@@ -24,12 +24,12 @@ from tessera.envs.base import Environment, HostVector
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import OverlapScheduler, drive
-from tessera.program.exchange import carried, no_priorities
+from tessera.program.drive import drive
+from tessera.program.exchange import exchanged_parts, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.interfaces import Clock, Port
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
-from tessera.program.overlap.sliced_loop import Scheduler
+from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh
 from tessera.program.training import Training, acting, published
@@ -145,7 +145,7 @@ class Replica:
                 for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
             elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
-                exchange.shared.begin(jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries)))
+                exchange.shared.begin(jax.tree.map(np.array, exchanged_parts(self.slots["state"], self.plan.carries)))
 
     def in_flight(self) -> dict[str, tuple[Any, ...]]:
         """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""

@@ -16,7 +16,7 @@ from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
 from tessera.graph.streams import RouteKind
 from tessera.program.agents import cut_agents, join_agents, own_training
-from tessera.program.exchange import Shards, adopted, shards_of
+from tessera.program.exchange import Shards, adopt_updates, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
 from tessera.program.overlap.slot_slices import concatenate_trees
@@ -97,7 +97,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
 def with_shared(plan: Plan, snapshot: Slots, vector: SharedValue) -> Slots:
     """The same with what peers hold in common now, which the first of them may have seen some time ago."""
     if "state" in snapshot:
-        snapshot["state"] = adopted(snapshot["state"], vector.read(), plan.carries)
+        snapshot["state"] = adopt_updates(snapshot["state"], vector.read(), plan.carries)
     return snapshot
 
 

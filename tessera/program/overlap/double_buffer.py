@@ -6,7 +6,6 @@ It pays where stepping lets other threads run (simulators in C++), and only such
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -14,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, Timestep
-from tessera.program.interfaces import Slots
-from tessera.program.nodes import HOST, Deferred, Node, Op, Repeat, Segment
+from tessera.program.nodes import HOST, Deferred, Node, Op, Repeat, Segment, Slots
 from tessera.program.overlap.sliced_loop import Context, Run, SlicedLoop
 from tessera.program.overlap.slot_slices import concatenate_trees
+from tessera.support import system
 
 
 class DoubleBufferedVector(HostVector):
@@ -44,7 +43,7 @@ class DoubleBufferedVector(HostVector):
 
 def open_environments(env: HostEnvironment, ids: np.ndarray, seed: int) -> HostVector:
     """Open environments, double-buffered where that pays and there is more than one group."""
-    if not env.threaded or len(ids) < 2 or len(os.sched_getaffinity(0)) < 2:
+    if not env.threaded or len(ids) < 2 or system.cores() < 2:
         return env.open(ids, seed)
     half = len(ids) // 2
     return DoubleBufferedVector((env.open(ids[:half], seed), env.open(ids[half:], seed)), half)
@@ -63,9 +62,9 @@ class DoubleBuffering:
     def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
         """Cut a loop in two if its environments are double-buffered and nothing in it is exchanged."""
         vector = slots.get("env_state")
-        if not isinstance(vector, DoubleBufferedVector) or context.tracer is not None:  # a trace has one row for both
+        if not isinstance(vector, DoubleBufferedVector) or not all(isinstance(n, Op | Segment) for n in loop.body):
             return None
-        if not all(isinstance(node, Op | Segment) for node in loop.body):
+        if context.tracer is not None:  # the spans of a replica must not overlap
             return None
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="tessera-stepper")
@@ -82,7 +81,7 @@ class DoubleBufferedLoop(SlicedLoop):
         self._executor = executor
 
     def advance(self, turns: list[Iterator[Node]], run: Run) -> Iterator[Node]:
-        """Let slices take turns: each acts once its last step is over, and hands the next one to the executor."""
+        """Let slices take turns: each acts when its last step is over, and submits its next step to the executor."""
         stepping: dict[int, Future[None]] = {}
         running = list(range(len(turns)))
         try:
@@ -102,7 +101,7 @@ class DoubleBufferedLoop(SlicedLoop):
 
 
 def _defer_host_ops(body: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Defer every run of host Ops: what lies between two exchanges of threads goes into one call."""
+    """Defer every run of host Ops as one, so that threads are changed as rarely as possible."""
     out: list[Node] = []
     for on_host, run in itertools.groupby(body, lambda node: isinstance(node, Op) and node.kind == HOST):
         nodes = tuple(run)

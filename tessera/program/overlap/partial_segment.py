@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.program.compile import trace
-from tessera.program.interfaces import Slots
-from tessera.program.nodes import SLOTS, Segment, effects
+from tessera.program.nodes import SLOTS, Segment, Slots, effects
 from tessera.program.numpy_lowering.lowering import fetch
 from tessera.program.overlap.sliced_loop import GroupSlice
 from tessera.program.overlap.slot_slices import concatenate_trees, slice_groups

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tessera.program.interfaces import Port, Slots
-from tessera.program.nodes import Deferred, Node, Op, Recv, Repeat, Segment, Send
+from tessera.program.interfaces import Port
+from tessera.program.nodes import Deferred, Node, Op, Recv, Repeat, Segment, Send, Slots
 from tessera.program.overlap.partial_segment import PartialSegment
 from tessera.program.overlap.sliced_loop import Context, GroupSlice, Run, SlicedLoop
 from tessera.program.overlap.slot_slices import merge_groups, slice_groups
 
 
 class ReadyBatching:
-    """Runs loops that exchange with several peers in one slice for each peer, where the channel says so."""
+    """Runs a loop in one slice per peer, if one of its channels does not wait for all peers."""
 
     def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
-        """Cut a loop by the peers of an exchange in it that does not wait for all of them."""
+        """Cut a loop by the peers of the first such channel."""
         port = context.port
         if port is None or not any(isinstance(node, Send) for node in loop.body):
             return None
@@ -48,7 +48,7 @@ class OnePeer:
 
 
 class ReadyBatchedLoop(SlicedLoop):
-    """One slice for each peer; segments are deferred, and run for all slices that are ready at once."""
+    """One slice per peer; segments are deferred, and run at once for all slices that are ready."""
 
     def __init__(
         self,
@@ -65,14 +65,16 @@ class ReadyBatchedLoop(SlicedLoop):
             part.port = OnePeer(port, peer)
         self._seconds, self._tracer, self._clock = batching_seconds, context.tracer, context.clock
         self._cut: list[str] = []
-        """Slots of segments that are cut too, as long as NumPy acts for each slice alone."""
+        """Slots of segments that are cut as well, while NumPy acts for each slice alone."""
 
     def advance(self, turns: list[Iterator[Node]], run: Run) -> Iterator[Node]:
         """Advance slices as far as they can, and act for those that are ready."""
         at: dict[int, Node] = {}
         """The node that each unfinished slice waits at."""
         _advance(turns, list(range(len(turns))), at)
-        none_ready = self._clock()  # when no slice was ready: those that are have waited since then at the most
+        none_ready = (
+            self._clock()
+        )  # the last time that no slice was ready; the ready ones have waited since then at most
         while at:
             ready = [k for k, node in at.items() if isinstance(node, Deferred)]
             waiting = [k for k in at if k not in ready]
@@ -85,7 +87,7 @@ class ReadyBatchedLoop(SlicedLoop):
                 _advance(turns, batch, at)
             else:
                 exchange = at[waiting[0]]
-                yield replace(exchange, within=seconds_left) if ready and isinstance(exchange, Recv) else exchange
+                yield replace(exchange, timeout=seconds_left) if ready and isinstance(exchange, Recv) else exchange
                 self._trace(exchange, begin, waiting=True)
             if not ready:
                 none_ready = self._clock()
@@ -105,7 +107,7 @@ class ReadyBatchedLoop(SlicedLoop):
         segment.partial(self.whole, ready)
 
     def _is_small(self, segment: Segment, part: GroupSlice) -> bool:
-        """Whether NumPy acts, which is decided by what one slice holds."""
+        """Whether NumPy acts; decided by the sizes of one slice."""
 
         def own(slot: str) -> Any:
             return part.slots[slot] if slot in part.slots else slice_groups(slot, self.whole[slot], part.groups)
@@ -115,7 +117,7 @@ class ReadyBatchedLoop(SlicedLoop):
         return segment.lowered.acting == "numpy"
 
     def _cut_too(self, segment: Segment) -> None:
-        """Give each slice its own part of what a segment reads."""
+        """Cut the slots that a segment reads."""
         for slot in (*segment.donated, *segment.reads):
             if slot not in self.slices[0].slots and slot in self.whole:
                 self._cut.append(slot)
@@ -133,7 +135,7 @@ class ReadyBatchedLoop(SlicedLoop):
 
 
 def _advance(turns: list[Iterator[Node]], numbers: list[int], at: dict[int, Node]) -> None:
-    """Advance some slices to where they wait next; those that end are dropped."""
+    """Advance some slices to the next node that they wait at; drop those that have ended."""
     for k in numbers:
         node = next(turns[k], None)
         if node is None:

@@ -1,4 +1,4 @@
-"""A loop over steps in slices of its groups, each at its own step; a scheduler decides which of them advances when.
+"""A loop over steps in slices of its groups, each at its own step.
 
 Environments are independent of each other, and random numbers belong to a step of an environment, so the order in which
 slices advance changes nothing but the time.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tessera.envs.base import HostVector
-from tessera.program.interfaces import Clock, Endpoint, Port, Slots, Tracer
-from tessera.program.nodes import SLOTS, Node, Repeat, effects
+from tessera.program.interfaces import Clock, Endpoint, Port, Tracer
+from tessera.program.nodes import SLOTS, Node, Repeat, Slots, effects
 from tessera.program.overlap.slot_slices import merge_groups, slice_groups
 
 Run = Callable[[tuple[Node, ...], Slots], None]
@@ -43,7 +42,7 @@ class SlicedLoop:
     """A loop whose slots are cut into slices.
 
     Args:
-        loop: the loop that each slice runs; what is `Deferred` in its body is left to `advance`.
+        loop: the loop of each slice; `advance` runs the nodes in it that are `Deferred`.
         whole: the slots of all groups.
         cuts: the groups of each slice.
         uncut: slots that stay whole.
@@ -57,32 +56,18 @@ class SlicedLoop:
         self._merged = [s for s in names if s in writes and not isinstance(whole[s], HostVector)]
 
     def advance(self, turns: list[Iterator[Node]], run: Run) -> Iterator[Node]:
-        """Advance the loop of each slice to its end; yield an exchange wherever all that can be done is to wait.
+        """Advance the loops of all slices to their end; yield an exchange when no slice can advance.
 
         Args:
-            turns: each slice's loop, which yields what is deferred, and an exchange that has to wait.
-            run: runs what was deferred.
+            turns: the loop of each slice, which yields deferred nodes and exchanges that have to wait.
+            run: runs deferred nodes.
         """
         raise NotImplementedError
 
     def merge(self) -> None:
-        """Put the slices' slots together once all loops have ended."""
+        """Merge the slots of all slices, once their loops have ended."""
         for slot in self.loop.stacks:
             self.whole.pop(slot, None)
         for slot in (*self._merged, *self.loop.stacks.values()):
             if slot in self.slices[0].slots:
                 self.whole[slot] = merge_groups(slot, [part.slots[slot] for part in self.slices])
-
-
-class Scheduler(Protocol):
-    """Decides which loops are run in slices, and in which order these advance."""
-
-    def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
-        """Cut a loop into slices; None if it runs as a whole."""
-
-
-class PlainScheduler:
-    """Runs every loop as a whole."""
-
-    def split(self, context: Context, loop: Repeat, slots: Slots) -> None:
-        """Cut nothing."""

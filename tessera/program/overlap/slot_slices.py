@@ -1,4 +1,4 @@
-"""Slots in slices: some of a slot's groups, slices merged again, iterations stacked."""
+"""Slices of slots by groups, merged slices, and stacks of iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.program.nodes import SLOTS
 
 
 def slice_groups(slot: str, value: Any, groups: slice) -> Any:
-    """Some of a slot's groups; a value that does not lie in groups belongs to every slice."""
+    """Some groups of a slot; a slot without groups is the same for every slice."""
     known = SLOTS[slot]
     if known.layout != "groups" or isinstance(value, HostVector):
         return value
@@ -21,13 +21,13 @@ def slice_groups(slot: str, value: Any, groups: slice) -> Any:
 
 
 def merge_groups(slot: str, slices: list[Any]) -> Any:
-    """A slot of all groups from its slices."""
+    """A slot with all groups, from its slices."""
     known = SLOTS.get(slot)
     return concatenate_trees(slices, known.axis) if known is not None and known.layout == "groups" else slices[0]
 
 
 def concatenate_trees(trees: list[Any], axis: int) -> Any:
-    """Concatenate trees along an axis, on the host where all of them are there."""
+    """Concatenate trees along an axis; NumPy arrays stay on the host."""
     if len(trees) == 1:
         return trees[0]
 
@@ -39,7 +39,7 @@ def concatenate_trees(trees: list[Any], axis: int) -> Any:
 
 
 def stack_trees(trees: list[Any], axis: int = 0) -> Any:
-    """Stack trees on a new axis, on the host where they are there."""
+    """Stack trees on a new axis; NumPy arrays stay on the host."""
 
     def leaf(*xs: Any) -> Any:
         return np.stack(xs, axis) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs, axis)

@@ -15,10 +15,10 @@ from tessera import A2C, envs, policies
 from tessera.engines.serial import SerialEngine
 from tessera.envs.base import HostEnvironment, HostVector, Timestep
 from tessera.planning.prepare import prepare_plan
-from tessera.program.drive import OverlapScheduler, drive
+from tessera.program.drive import drive
 from tessera.program.nodes import HOST, WIRING, Op, Repeat
 from tessera.program.overlap.double_buffer import DoubleBufferedVector, DoubleBuffering, open_environments
-from tessera.program.overlap.sliced_loop import PlainScheduler
+from tessera.program.overlap.scheduler import OverlapScheduler, PlainScheduler
 
 
 class InlineExecutor(Executor):
@@ -79,13 +79,16 @@ def loop(acting_threads: set[str], steps: int = 5) -> tuple[Repeat, ...]:
     def count(tally: np.ndarray, seen: Timestep) -> tuple[Any]:
         return (tally + seen.reward,)
 
+    def record(seen: Timestep, actions: np.ndarray) -> tuple[Any]:
+        return ((seen.observation, actions),)
+
     nodes = (
         Op("act", act, ("timesteps", "memory", "t"), ("actions", "memory"), WIRING),
         Op("env", step, ("env_state", "actions"), ("env_state", "timesteps"), HOST),
         Op("env", count, ("tally", "timesteps"), ("tally",), HOST),
-        Op("act", lambda seen, actions: ((seen.observation, actions),), ("timesteps", "actions"), ("played",), WIRING),
+        Op("act", record, ("timesteps", "actions"), ("episode_step",), WIRING),
     )
-    return (Repeat("t", steps, nodes, {"played": "plays"}),)
+    return (Repeat("t", steps, nodes, {"episode_step": "episode_steps"}),)
 
 
 def first_slots(env: CountingEnvironment, groups: int = 5) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def first_slots(env: CountingEnvironment, groups: int = 5) -> dict[str, Any]:
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr("tessera.support.system.cores", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -110,7 +113,7 @@ def test_slots_end_as_those_of_the_plain_loop():
         vector = slots["env_state"]
         assert list(drive(loop(set()), slots, scheduler=scheduler)) == []
         assert slots.pop("env_state") is vector
-        assert {"timesteps", "memory", "tally", "plays"} <= slots.keys() <= plain.keys()
+        assert {"timesteps", "memory", "tally", "episode_steps"} <= slots.keys() <= plain.keys()
         jax.tree.map(np.testing.assert_array_equal, slots, {s: plain[s] for s in slots})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tessera.program.drive import drive
 from tessera.program.nodes import WIRING, Node, Op, Recv, Repeat, Segment, Send
-from tessera.program.overlap.sliced_loop import PlainScheduler
+from tessera.program.overlap.scheduler import PlainScheduler
 
 SECONDS = 2.0
 """How long ready peers wait for the others."""
@@ -117,7 +117,7 @@ class Run:
 
 def test_a_batch_is_acted_for_at_once_when_all_are_ready():
     run = Run()
-    assert run.waits_for(0.0).within is None  # none is ready: there is no hurry
+    assert run.waits_for(0.0).timeout is None  # none is ready: there is no hurry
     run.ends(0.0, 0, 1, 2)
     assert run.batches == [[0], [1, 2], [3]]
     assert run.slots["trajectory"].tolist() == [[0], [11], [22], [33]]
@@ -126,12 +126,12 @@ def test_a_batch_is_acted_for_at_once_when_all_are_ready():
 def test_the_first_that_is_ready_waits_for_the_others_so_long_and_no_longer():
     run = Run()
     run.waits_for(0.0)
-    assert run.waits_for(0.0, 1).within == pytest.approx(SECONDS)
-    assert run.waits_for(1.5).within == pytest.approx(SECONDS - 1.5)
+    assert run.waits_for(0.0, 1).timeout == pytest.approx(SECONDS)
+    assert run.waits_for(1.5).timeout == pytest.approx(SECONDS - 1.5)
     assert run.batches == []
-    assert run.waits_for(0.25, 0).within == pytest.approx(SECONDS - 1.75)  # a second one does not prolong it
+    assert run.waits_for(0.25, 0).timeout == pytest.approx(SECONDS - 1.75)  # a second one does not prolong it
     assert run.batches == []
-    assert run.waits_for(0.25).within is None  # both were acted for, and there is nothing to hurry for
+    assert run.waits_for(0.25).timeout is None  # both were acted for, and there is nothing to hurry for
     assert run.batches == [[0], [1, 2]]
     run.ends(50.0, 2)
     assert run.batches == [[0], [1, 2], [3]]
