@@ -91,14 +91,14 @@ class ProcessEngine(MapReduce):
         return self.plan
 
     def set_up(self, jobs: list[Job]) -> None:
-        """Make what processes share: sets `controls`, `jobs` and `launcher`."""
+        """Make what processes share; sets `controls`, `jobs` and `launcher`."""
         raise NotImplementedError
 
     def tear_down(self) -> None:
         """Give it back."""
 
     def shared(self) -> list[Any]:
-        """Memories that peers add to."""
+        """Values that peers add to."""
         return []
 
     def _open(self, base: int) -> None:

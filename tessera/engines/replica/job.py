@@ -11,7 +11,7 @@ from tessera.graph.plan import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """All that a process needs to become a replica. Sent once, when it starts; arrays never travel this way."""
+    """All that a process needs to become a replica. Sent once, when it starts; it holds no arrays."""
 
     plan: Plan
     algorithm: Algorithm
@@ -23,7 +23,7 @@ class Job:
     horizon: int
     x64: bool
     trace: str = ""
-    """Where to write a tracer; empty: nowhere."""
+    """File for a trace; empty: none is written."""
     again: bool = False
     """Whether it takes the place of a replica that died."""
     base: int = 0
@@ -31,5 +31,5 @@ class Job:
 
     @property
     def title(self) -> str:
-        """How messages call the replica."""
+        """The replica's name in messages."""
         return f"{self.plan.fragments[self.fragment].title}/{self.number}"
