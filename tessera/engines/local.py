@@ -77,7 +77,7 @@ class LocalLauncher:
         """Wait until one of them has sent a message or has died, or the seconds are over."""
         wait_for_any(hands, seconds)
 
-    def ring(self, place: int) -> None:
+    def wake(self, place: int) -> None:
         """Make the replica of a place read its control words."""
         self._bell.ring(place)
 

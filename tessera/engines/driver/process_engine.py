@@ -146,7 +146,7 @@ class ProcessEngine(MapReduce):
                 control.mark, control.limit = wanted, self.granted
             else:
                 control.limit = FREE
-            self.launcher.ring(k)
+            self.launcher.wake(k)
 
     def _reached(self, counted: list[int], wanted: int) -> bool:
         """Whether all have made the updates. Shards that are done go on if others get no more gradients."""

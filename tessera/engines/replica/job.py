@@ -24,7 +24,7 @@ class Job:
     x64: bool
     trace: str = ""
     """File for a trace; empty: none is written."""
-    again: bool = False
+    is_successor: bool = False
     """Whether it takes the place of a replica that died."""
     base: int = 0
     """Updates that were made before this engine began."""
