@@ -314,6 +314,15 @@ def wrapped(node):
     assert interpreters(drives) == set()
 
 
+def test_the_run_loop_knows_no_engine_class():
+    source = (PACKAGE / "runs" / "loop.py").read_text()
+    engines = {f"tessera.engines.{name}" for name in ("serial", "local", "ray")}
+    assert not imported(source) & engines
+    assert not any(m.startswith("tessera.engines.driver") for m in imported(source))
+    calls = {n.func.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    assert not calls & {"isinstance", "getattr", "hasattr", "type"}
+
+
 def test_nothing_is_pickled():
     pickles = ("pickle", "cloudpickle", "dill", "joblib", "shelve")
     found = {p.name for p in MODULES if any(m.split(".")[0] in pickles for m in imported(p.read_text()))}

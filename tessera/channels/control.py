@@ -1,13 +1,13 @@
-"""Control words: what the driver and one replica tell each other while they run, each word with one writer."""
+"""Control words: numbers that the driver and one replica share while they run. Each word has one writer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 STARTING, RUNNING, WAITING, IDLE = range(4)
-"""STARTING also while a program is compiled: that takes as long as it takes, and is not hanging."""
+"""A replica is STARTING also while it compiles a program, which may take long and is not hanging."""
 STATES = ("starting", "running", "waiting", "idle")
 
 FREE = 1 << 60
@@ -17,18 +17,19 @@ FREE = 1 << 60
 CONTROL_WORDS = 16
 """Words of 64 bits for each replica."""
 PRESENCE = 8
-"""Which of them says whether it takes part, where others need not wait for it."""
+"""The word that says whether a replica takes part, where others need not wait for it."""
 LIFE = 10
-"""Which of them says how many have been at its place, where others do not learn that otherwise."""
+"""The word that counts the processes which its place has had, where others do not learn that otherwise."""
 BY_DRIVER = (0, 1, 6)
-"""Which of them only the driver writes."""
+"""The words that only the driver writes."""
 
 
 class Control:
-    """The words of one replica, wherever they are kept."""
+    """The control words of one replica, wherever they are kept."""
 
-    def __init__(self, words: MutableSequence[int] | Any) -> None:
-        self._words = words
+    def __init__(self, words: MutableSequence[int] | Any, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`clock` counts nanoseconds; driver and replica must use the same."""
+        self._words, self._clock = words, clock
 
     @property
     def limit(self) -> int:
@@ -77,26 +78,26 @@ class Control:
 
     @property
     def seconds_since_progress(self) -> float:
-        """How long ago it last finished anything; 0 before the first time, since compiling is not hanging."""
+        """Seconds since it last finished anything; 0 before the first time."""
         last = self._words[4]
-        return (time.monotonic_ns() - last) / 1e9 if last else 0.0
+        return (self._clock() - last) / 1e9 if last else 0.0
 
     def progress(self) -> None:
         """Note that something was finished."""
-        self._words[4] = time.monotonic_ns()
+        self._words[4] = self._clock()
 
     @property
     def seconds_since_message(self) -> float:
-        """How long it has waited for the same thing, while it waits."""
-        return (time.monotonic_ns() - self._words[9]) / 1e9
+        """Seconds since it last sent or took a message, while it waits."""
+        return (self._clock() - self._words[9]) / 1e9
 
     def exchanged(self) -> None:
         """Note that it begins to wait, or that a message was sent or taken meanwhile."""
-        self._words[9] = time.monotonic_ns()
+        self._words[9] = self._clock()
 
     def set_ages(self, progress: float, exchanged: float) -> None:
-        """Note how long ago both were, as the replica tells it: other machines have other clocks."""
-        now = time.monotonic_ns()
+        """Note both ages as the replica measured them, since other machines have other clocks."""
+        now = self._clock()
         self._words[4] = now - int(progress * 1e9) if progress else 0
         self._words[9] = now - int(exchanged * 1e9)
 
@@ -108,7 +109,7 @@ class Control:
 
     @property
     def presence(self) -> int:
-        """HERE, or GONE, which the driver writes, or REFILLING, which a newcomer writes until it is HERE."""
+        """HERE; GONE, which the driver writes; or REFILLING, which a successor writes until it is HERE."""
         return self._words[PRESENCE]
 
     @presence.setter
@@ -126,7 +127,7 @@ class Control:
 
     @property
     def sending(self) -> bool:
-        """Whether it waits for room, and not for a message."""
+        """Whether it waits to send, and not to receive."""
         return bool(self._words[7])
 
     @sending.setter

@@ -46,7 +46,7 @@ class Placement:
     threads: int = 1
     """Threads that the compiled programs of one replica use."""
     asked: int = 0
-    """Replicas that the policy asked for, where several share a process and were batched."""
+    """Replicas that the policy asked for, where several are batched in one process."""
     model: int = 1
     """Devices over which the wide layers of each copy of the params are cut; `devices` counts copies."""
     agents: tuple[tuple[int, ...], ...] = ()
@@ -54,7 +54,7 @@ class Placement:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return "+".join(self.operators)
 
     @property
@@ -489,7 +489,7 @@ def _discipline(stream: Stream, policy: Policy, lag: int, batching: float | None
 
 
 def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
-    """Whether there is such a stream at all, and whether anyone else is told."""
+    """Whether the algorithm and the policy have any use for a stream between replicas."""
     source, target = policy.home(stream.source), policy.home(stream.target)
     to_apply = (stream.name, stream.target) == ("summary", "apply")
     solo = policy.cut("gradients").mode == "async" and policy.home("grad") != policy.home("apply")

@@ -41,11 +41,11 @@ from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.support.files import write_json
 
 CHUNK_SECONDS = 0.5
-"""How long the engine runs between looks at signals, metrics and checkpoints."""
-LOOKS = 100
-"""How often in a run the target return is looked at; at fixed updates, so that a run's end does not depend on speed."""
+"""How long the engine runs between checks of signals, metrics and checkpoints."""
+TARGET_CHECKS = 100
+"""How often in a run the target return is checked: at fixed updates, so that a run's end does not depend on speed."""
 EVALUATION_SEED = 1_000_003
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
 
@@ -67,7 +67,7 @@ class RunOptions:
 
 @dataclass
 class Run:
-    """A run under way."""
+    """One run, from the first update to the summary."""
 
     algorithm: Algorithm
     env: Environment
@@ -83,7 +83,7 @@ class Run:
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
-    beside: SideEvaluator | None = None
+    side_evaluator: SideEvaluator | None = None
     processes: dict[str, int] = field(default_factory=dict)
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
@@ -95,7 +95,7 @@ class Run:
 
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
-        found = self._find(resume)
+        found = self._resume_point(resume)
         self.display.begin(
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
@@ -113,24 +113,24 @@ class Run:
         try:
             with _signals() as caught:
                 if self.options.evaluate_every:
-                    self.beside = SideEvaluator(
+                    self.side_evaluator = SideEvaluator(
                         self.algorithm, self.env, self.options.eval_episodes, self.config["seed"], self.display.note
                     )
                 self._begin(engine, found)
                 solved = self._loop(engine, caught)
             if caught:
-                self._leave(engine, caught[0])
+                self._stop_on_signal(engine, caught[0])
             return self._finish(engine, solved)
         finally:
             self.display.end()
             engine.close()
-            for open_ in (self.beside, self.writer, self.checkpoints):
-                if open_ is not None:
-                    open_.close()
+            for resource in (self.side_evaluator, self.writer, self.checkpoints):
+                if resource is not None:
+                    resource.close()
             if self.options.trace is not None:
                 merge_traces(self.options.trace)
 
-    def _find(self, resume: bool) -> int | None:
+    def _resume_point(self, resume: bool) -> int | None:
         """The update to resume from; None to start from the beginning."""
         if self.folder is None:
             return None
@@ -149,7 +149,7 @@ class Run:
         return latest
 
     def _begin(self, engine: Engine, found: int | None) -> None:
-        """Start, or go on from a checkpoint; once more if a replica is lost meanwhile."""
+        """Start, or go on from a checkpoint; again if a replica is lost meanwhile."""
         try:
             self._try_begin(engine, found)
         except Interrupted:
@@ -178,8 +178,8 @@ class Run:
         snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
         return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
 
-    def _open(self, found: int | None) -> None:
-        """Make the run directory, now that the first update has shown that the run can go on."""
+    def _open_folder(self, found: int | None) -> None:
+        """Make the run folder, now that the first update has shown that the run works."""
         if self.folder is None:
             return
         directory.begin(self.folder, self.config, self.plan.to_json())
@@ -191,16 +191,16 @@ class Run:
         """Run to the last update, the target or a signal; True if the target was reached."""
         begun = self.begun = time.monotonic()
         first_steps, first_done, saved, cost = 0, begun, begun, 0.0
-        look = max(1, self.updates // LOOKS)
+        check_every = max(1, self.updates // TARGET_CHECKS)
         count, resumed = 1, self.meter.updates
         opened = False
         while self.meter.updates < self.updates and not caught:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
             try:
-                reports = engine.advance(*self._stride(count, look, saving))
+                reports = engine.advance(*self._stride(count, check_every, saving))
                 if not opened:
-                    self._open(resumed)
+                    self._open_folder(resumed)
                     if self.checkpoints and self.options.checkpoint_replay:
                         tell_size(self.algorithm, engine, self.display.note)
                     opened = True
@@ -216,10 +216,10 @@ class Run:
                     count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
                 self._report(reports, speed, now, engine)
-                if self._reached(look, engine):
+                if self._reached_target(check_every, engine):
                     self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                     return True
-                self._evaluate_beside(engine, made)
+                self._offer_params(engine, made)
                 if saving:
                     saved, cost = self._save(engine)
             except Interrupted:
@@ -228,15 +228,15 @@ class Run:
                 self._give_up(engine, spent)
         return False
 
-    def _stride(self, count: int, look: int, saving: bool) -> tuple[int, int]:
-        """How many updates to make next, and how many more may be begun meanwhile: none if all must stand still."""
-        end, stand = self.updates - self.meter.updates, look - self.meter.updates % look
+    def _stride(self, count: int, check_every: int, saving: bool) -> tuple[int, int]:
+        """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
+        end, stand = self.updates - self.meter.updates, check_every - self.meter.updates % check_every
         count = min(count, end, stand)
         ahead = min(count, (end if self.target is None else stand) - count)
         return count, 0 if saving else ahead
 
     def _go_back(self, engine: Engine) -> None:
-        """Go on from the last checkpoint, or from the beginning: a replica was lost that nobody can stand in for."""
+        """Go on from the last checkpoint, or from the beginning: a replica was lost that cannot be replaced alone."""
         found = self.checkpoints.latest() if self.checkpoints else None
         self._rebuild(engine, found)
         self._begin(engine, found)
@@ -246,7 +246,7 @@ class Run:
             self.writer = MetricsWriter(self.folder, resumed_at=self.meter.updates)
 
     def _rebuild(self, engine: Engine, found: int | None) -> None:
-        """Start all replicas again; there may be fewer of them, and then an update may be worth more or fewer steps."""
+        """Start all replicas again. With fewer of them an update may be worth more or fewer steps."""
         engine.rebuild()
         if engine.plan is not self.plan:
             self.updates = same_steps(self.updates, self.plan, engine.plan, found or 0)
@@ -255,7 +255,7 @@ class Run:
                 write_json(self.folder / "plan.json", self.plan.to_json())
 
     def _give_up(self, engine: Engine, spent: RunFailed) -> None:
-        """Save what there is, and say that the run cannot go on."""
+        """Save what is left, and end the run."""
         latest = self.checkpoints.latest() if self.checkpoints else None
         saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
         if saved is not None and self.checkpoints is not None:
@@ -274,10 +274,10 @@ class Run:
             "steps_per_second": speed,
             "restarts": engine.restarts,
         }
-        if self.beside is not None:
-            row |= self.beside.newest()
+        if self.side_evaluator is not None:
+            row |= self.side_evaluator.newest()
         self.rows.append(row)
-        if len(self.rows) > MOST_ROWS:  # of a very long run every second one is kept; all are in metrics.jsonl
+        if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
             del self.rows[::2]
         if self.writer:
             self.writer.write(row)
@@ -290,15 +290,15 @@ class Run:
         self.display.show(progress, engine.status(), self.meter.streams)
 
     def _note_processes(self, engine: Engine) -> None:
-        """Keep processes.json true: which process is which replica."""
+        """Keep processes.json up to date: which process is which replica."""
         found = engine.processes()
         if self.folder is not None and found != self.processes:
             write_json(self.folder / "processes.json", found)
         self.processes = found
 
-    def _reached(self, look: int, engine: Engine) -> bool:
-        """Whether greedy episodes reach the target; tried when training does, and at fixed updates only."""
-        if self.target is None or self.meter.updates % look or not self.meter.mean_return >= self.target:
+    def _reached_target(self, check_every: int, engine: Engine) -> bool:
+        """Whether greedy episodes reach the target; played when training does, and at fixed updates only."""
+        if self.target is None or self.meter.updates % check_every or not self.meter.mean_return >= self.target:
             return False
         return self._evaluate(engine).return_mean >= self.target
 
@@ -307,11 +307,11 @@ class Run:
             published(engine.state()), self.options.eval_episodes, self.config["seed"] + EVALUATION_SEED
         )
 
-    def _evaluate_beside(self, engine: Engine, made: int) -> None:
-        """Hand the newest params to the evaluator whenever a multiple of `evaluate_every` updates has been passed."""
+    def _offer_params(self, engine: Engine, made: int) -> None:
+        """Give the side evaluator the newest params after every `evaluate_every` updates."""
         every, now = self.options.evaluate_every, self.meter.updates
-        if self.beside is not None and now // every > (now - made) // every and self.beside.ready():
-            self.beside.offer(now, published(engine.state()))
+        if self.side_evaluator is not None and now // every > (now - made) // every and self.side_evaluator.ready():
+            self.side_evaluator.offer(now, published(engine.state()))
 
     def _save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint; return when, and how long it took."""
@@ -330,11 +330,11 @@ class Run:
         }
         self.checkpoints.save(self.meter.updates, snapshot, meta)
 
-    def _leave(self, engine: Engine, number: int) -> None:
-        """Stop on a signal: checkpoint, say so, and end as the signal would have."""
+    def _stop_on_signal(self, engine: Engine, number: int) -> None:
+        """Save a checkpoint, say so, and end as the signal would have."""
         name = signal.Signals(number).name
         if self.checkpoints:
-            self._settle(engine)
+            self._finish_pending(engine)
             self._save(engine)
             self.display.note(
                 f"{name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
@@ -343,8 +343,8 @@ class Run:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def _settle(self, engine: Engine) -> None:
-        """Finish updates that were begun ahead, so that all replicas stand at the same one."""
+    def _finish_pending(self, engine: Engine) -> None:
+        """Finish updates that were begun ahead, so that all replicas have made the same number."""
         if engine.pending > 0:
             reports = engine.advance(min(engine.pending, CHUNK))
             self.meter.count(reports.tally)
@@ -354,9 +354,9 @@ class Run:
     def _finish(self, engine: Engine, solved: bool) -> tuple[State, dict[str, Any]]:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
-            self._open(self.meter.updates)
+            self._open_folder(self.meter.updates)
         if self.checkpoints:
-            self._settle(engine)
+            self._finish_pending(engine)
             self._save(engine)
         evaluation = self._evaluate(engine)
         summary = self._summary(engine, evaluation, wall, solved)
@@ -365,7 +365,7 @@ class Run:
                 old = directory.read_summary(self.folder)
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
-        self._say_end(summary)
+        self._show_summary(summary)
         return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
 
     def _summary(self, engine: Engine, evaluation: Evaluation, wall: float, solved: bool) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class Run:
             "restarts": engine.restarts,
         }
 
-    def _say_end(self, summary: dict[str, Any]) -> None:
+    def _show_summary(self, summary: dict[str, Any]) -> None:
         verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
         self.display.end()
         self.display.note(
@@ -423,7 +423,7 @@ def _rounded(x: float) -> float | None:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second one acts at once."""
+    """Catch SIGINT and SIGTERM; a second one acts at once."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught

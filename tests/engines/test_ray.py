@@ -324,13 +324,13 @@ def test_a_successor_knows_which_stores_are_gone_and_reports_itself_when_it_is_b
     monkeypatch.setattr(RayLauncher, "_register_successor", lambda launcher, place: {})
     launcher = RayLauncher(plan, jobs, {(0, 0): spec}, words, print, "")
     words[1][PRESENCE] = GONE
-    launcher.start(replace(jobs[0], again=True))
+    launcher.start(replace(jobs[0], is_successor=True))
     words[1][PRESENCE] = HERE  # it is back before the launcher has passed on that it was gone
     launcher.wait([], 0)
     assert driver_link_of(actor).presences[1][1] == HERE
     words[1][PRESENCE] = GONE
     launcher.wait([], 0)
-    launcher.start(replace(jobs[0], again=True))
+    launcher.start(replace(jobs[0], is_successor=True))
     driver_link = driver_link_of(actor)
     driver_link.link(0, 0).put(spec.like, 0)
     driver_link.receive_credits({((0, 0), 1): 1})
@@ -343,7 +343,7 @@ def test_a_successor_knows_which_stores_are_gone_and_reports_itself_when_it_is_b
     assert not driver_link.link(0, 0).can_send()  # now both are waited for
     driver_link.set_control({}, {1: (life + 1, GONE)})  # it dies again
     assert driver_link.link(0, 0).can_send()
-    launcher.start(replace(jobs[1], again=True))
+    launcher.start(replace(jobs[1], is_successor=True))
     successor = driver_link_of(store)
     assert successor.control.presence == GONE
     successor.control.presence = HERE

@@ -91,14 +91,14 @@ class ProcessEngine(MapReduce):
         return self.plan
 
     def set_up(self, jobs: list[Job]) -> None:
-        """Make what processes share: sets `controls`, `jobs` and `launcher`."""
+        """Make what processes share; sets `controls`, `jobs` and `launcher`."""
         raise NotImplementedError
 
     def tear_down(self) -> None:
         """Give it back."""
 
     def shared(self) -> list[Any]:
-        """Memories that peers add to."""
+        """Values that peers add to."""
         return []
 
     def _open(self, base: int) -> None:
@@ -146,7 +146,7 @@ class ProcessEngine(MapReduce):
                 control.mark, control.limit = wanted, self.granted
             else:
                 control.limit = FREE
-            self.launcher.ring(k)
+            self.launcher.wake(k)
 
     def _reached(self, counted: list[int], wanted: int) -> bool:
         """Whether all have made the updates. Shards that are done go on if others get no more gradients."""

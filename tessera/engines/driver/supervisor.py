@@ -63,7 +63,7 @@ class Launcher(Protocol):
     def wait(self, handles: list[Any], seconds: float) -> None:
         """Wait until one of them has sent a message or has died, or the seconds are over."""
 
-    def ring(self, place: int) -> None:
+    def wake(self, place: int) -> None:
         """Make the replica of a place read its control words."""
 
 
@@ -158,7 +158,7 @@ class Supervisor:
         handle = self._handles[place]
         if handle is not None:
             handle.send(command, arrays)
-        self.launcher.ring(place)
+        self.launcher.wake(place)
 
     def send_all(self, command: dict[str, Any]) -> None:
         """Send a command to every replica."""
@@ -210,7 +210,7 @@ class Supervisor:
             self._close_by = time.monotonic() + (0.0 if quickly else CLOSE_SECONDS)
         for k, control in enumerate(self.controls):
             control.stop = True
-            self.launcher.ring(k)
+            self.launcher.wake(k)
         if self._thread.is_alive():
             self._thread.join()
         for k, handle in enumerate(self._handles):
@@ -341,7 +341,7 @@ class Supervisor:
 
     def _restart(self, place: int, peer: int | None) -> None:
         """Start a successor; a mirrored one gets the state of a peer."""
-        self.jobs[place] = replace(self.jobs[place], again=True)
+        self.jobs[place] = replace(self.jobs[place], is_successor=True)
         if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
             self.controls[place].presence = GONE
         try:

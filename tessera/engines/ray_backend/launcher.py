@@ -98,7 +98,7 @@ class RayLauncher:
         else:
             self._lives[place] += 1
             self._actors[place] = self._create_actor(job)
-            states = self._register_successor(place) if job.again else None
+            states = self._register_successor(place) if job.is_successor else None
         link_specs = {name: spec for name, spec in self._link_specs.items() if place in spec.places}
         peers = {p: self._actors[p] for spec in link_specs.values() for p in spec.places}
         actor, words = self._actors[place], self._words[place]
@@ -127,7 +127,7 @@ class RayLauncher:
             for actor in self._actors.values():
                 actor.set_control.remote({}, changed)
 
-    def ring(self, place: int) -> None:
+    def wake(self, place: int) -> None:
         """Send a replica the words that the driver writes, if they have changed."""
         words = {k: self._words[place][k] for k in BY_DRIVER}
         if words != self._sent_words[place]:
@@ -209,7 +209,7 @@ class RayLauncher:
         needed = describe_resources(resources_of(self._plan, job.fragment, job.number))
         available = describe_nodes(free_resources())
         missing = f"no node has room for replica {job.title} (asked: {needed}; available: {available})"
-        if not job.again:
+        if not job.is_successor:
             raise RunFailed(f"{missing}, and the others wait for it: add a node, or --resume with fewer replicas")
         if not self._plan.asynchronous:
             self._note(f"{missing}, and the others wait for it: the run goes back to its last checkpoint")

@@ -97,7 +97,7 @@ class ReplicaProcess:
     def work(self) -> None:
         """Serve until the run is over."""
         try:
-            if self.job.again:
+            if self.job.is_successor:
                 self._take_over()
                 self._report(self.control.done)  # updates that its predecessor did not report count as made
             self._send("ready")

@@ -109,7 +109,7 @@ class Replica:
         s = training.algorithm.schedule
         ends = horizon(plan, training.algorithm, updates)
         self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
-        self._told: list[ReplicaReport] = []
+        self._reports: list[ReplicaReport] = []
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
         self.clock: Clock = time.monotonic
@@ -123,7 +123,7 @@ class Replica:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.plan.fragments[self.fragment].title}/{self.number}"
 
     @property
@@ -132,7 +132,7 @@ class Replica:
         return isinstance(self.slots.get("env_state"), HostVector)
 
     def begin(self, under_way: dict[str, list[Any]] | None = None) -> None:
-        """Send what receivers begin with: params they trail behind by, and the first of every register."""
+        """Send what receivers begin with: the params that they trail behind by, and the first of every register."""
         for k, channel in enumerate(self.plan.channels):
             if channel.source != self.fragment:
                 continue
@@ -148,7 +148,7 @@ class Replica:
                 exchange.shared.begin(jax.tree.map(np.array, exchanged_parts(self.slots["state"], self.plan.carries)))
 
     def in_flight(self) -> dict[str, tuple[Any, ...]]:
-        """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""
+        """Messages that it has sent ahead and no receiver has taken, by slot: a part of its state."""
         found = {}
         for k, link in self.port.outgoing.items():
             channel = self.plan.channels[k]
@@ -170,15 +170,15 @@ class Replica:
         return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler, self.clock)
 
     def note_reports(self, count: int) -> None:
-        """Keep what a program that has ended reports of its `count` updates."""
-        told = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
-        if told:
-            self._told.append(told)
+        """Keep the reports of a program that has ended, of `count` updates."""
+        report = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
+        if report:
+            self._reports.append(report)
 
     def take_reports(self) -> list[ReplicaReport]:
-        """What was kept since this was last asked."""
-        told, self._told = self._told, []
-        return told
+        """Reports since this was last called."""
+        reports, self._reports = self._reports, []
+        return reports
 
     def close(self) -> None:
         """Close host environments."""
@@ -189,7 +189,7 @@ class Replica:
             self.tracer.close()
 
     def _view(self) -> Any:
-        """What it would publish now: a copy, since programs reuse the buffers of the state."""
+        """The view of its state: a copy, since programs reuse the buffers of the state."""
         return jax.tree.map(np.array, published(self.slots["state"]))
 
     def no_priorities(self) -> Any:
@@ -200,7 +200,7 @@ class Replica:
 
 
 def wide_numbers() -> bool:
-    """Whether numbers are 64 bits wide here, so that other processes can be told."""
+    """Whether numbers are 64 bits wide in this process, as they then must be in others."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 

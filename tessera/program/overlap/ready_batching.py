@@ -72,9 +72,7 @@ class ReadyBatchedLoop(SlicedLoop):
         at: dict[int, Node] = {}
         """The node that each unfinished slice waits at."""
         _advance(turns, list(range(len(turns))), at)
-        none_ready = (
-            self._clock()
-        )  # the last time that no slice was ready; the ready ones have waited since then at most
+        none_ready = self._clock()  # when no slice was ready; those that are ready have waited since then at most
         while at:
             ready = [k for k, node in at.items() if isinstance(node, Deferred)]
             waiting = [k for k in at if k not in ready]
