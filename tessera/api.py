@@ -23,11 +23,11 @@ from tessera.evaluation.many_runs import RunEvaluation, play_batches
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
-from tessera.program.training import published
+from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
-from tessera.runs.loop import EVALUATION_SEED, Run, RunOptions
-from tessera.runs.saved import load_run
+from tessera.runs.run_loop import EVALUATION_SEED, Run, RunOptions
+from tessera.runs.saved_run import load_run
 from tessera.support.cache import use_compilation_cache
 
 __all__ = ["Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]

@@ -148,7 +148,7 @@ def interpreters(source: str) -> set[str]:
     scopes = {n.name: n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)} | {"the module": tree}
     runners = {".function"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "tessera.program.drive":
+        if isinstance(node, ast.ImportFrom) and node.module == "tessera.program.interpreter":
             runners |= {alias.asname or alias.name for alias in node.names} - {"drive"}
     while more := {n for name, x in scopes.items() if called(x) & runners for n in (name, f".{name}")} - runners:
         runners |= more
@@ -229,15 +229,15 @@ def test_no_algorithm_knows_where_it_runs(package):
 
 def test_the_training_loop_is_written_once():
     found = {p.name: lines for p in MODULES if (lines := driving_loops(p.read_text()))}
-    assert list(found) == ["loop.py"]
-    assert len(found["loop.py"]) == 1
+    assert list(found) == ["run_loop.py"]
+    assert len(found["run_loop.py"]) == 1
     assert driving_loops("for i in range(3):\n    if i:\n        engine.advance(1)") == [1]
 
 
 def test_a_program_has_one_interpreter_on_the_host_and_one_that_traces():
     found = {str(p.relative_to(PACKAGE)): names for p in MODULES if (names := interpreters(p.read_text()))}
-    assert found.keys() == {"program/drive.py", "program/compile.py"}
-    drive = ast.parse((PACKAGE / "program" / "drive.py").read_text())
+    assert found.keys() == {"program/interpreter.py", "program/compile.py"}
+    drive = ast.parse((PACKAGE / "program" / "interpreter.py").read_text())
     assert len([n for n in ast.walk(drive) if isinstance(n, LOOPS) and repeats_a_body(n)]) == 1
 
 
@@ -281,7 +281,7 @@ def step(segment):
     return segment.function({}, {})
 """,
     "nodes are run by a piece of drive": """
-from tessera.program.drive import call as run_segment
+from tessera.program.interpreter import call as run_segment
 
 def collect(nodes, slots):
     for node in nodes:
@@ -310,12 +310,12 @@ def wrapped(node):
     return function
 """
     assert interpreters(changes) == set()
-    drives = "from tessera.program.drive import drive\nfor node in drive(program, slots):\n    wait(node)"
+    drives = "from tessera.program.interpreter import drive\nfor node in drive(program, slots):\n    wait(node)"
     assert interpreters(drives) == set()
 
 
 def test_the_run_loop_knows_no_engine_class():
-    source = (PACKAGE / "runs" / "loop.py").read_text()
+    source = (PACKAGE / "runs" / "run_loop.py").read_text()
     engines = {f"tessera.engines.{name}" for name in ("serial", "local", "ray")}
     assert not imported(source) & engines
     assert not any(m.startswith("tessera.engines.driver") for m in imported(source))

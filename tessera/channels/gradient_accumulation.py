@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tessera.program.exchange import SoloGradient
-from tessera.program.training import squared_sums
+from tessera.program.training_program import squared_sums
 
 
 class GradientAccumulator:

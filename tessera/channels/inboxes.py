@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tessera.channels.link import Flow, Link, Message, SharedValue
 from tessera.channels.routes import Route
-from tessera.channels.values import BatchBuilder, Values
+from tessera.channels.value_operations import BatchBuilder, Values
 from tessera.graph.disciplines import FirstCome, InOrder, InTurn, Newest, Peers, Samples, Shared, Sync, bound_of
 from tessera.program.exchange import substitute_groups
 

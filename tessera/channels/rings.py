@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.channels.control import CONTROL_WORDS, PRESENCE
+from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import HERE, LinkSpec, Message
 from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring, SharedVector
 from tessera.graph.disciplines import Shared

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 
 from tessera.algorithms.contract import Algorithm
-from tessera.channels.values import ARRAYS, Values
+from tessera.channels.value_operations import ARRAYS, Values
 from tessera.graph.disciplines import FirstCome
 from tessera.graph.plan import Channel, Plan
 from tessera.graph.streams import RouteKind
 from tessera.program.exchange import Shards, SoloGradient, shards_of
 from tessera.program.initial import initial_state
 from tessera.program.nodes import SLOTS
-from tessera.program.training import acting, published
+from tessera.program.training_program import acting, published
 
 
 @dataclass(frozen=True)

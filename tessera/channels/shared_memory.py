@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import TesseraError
-from tessera.support.system import available_memory
+from tessera.support.machine import available_memory
 
 ALIGNMENT = 64
 """Bytes of a cache line: what two processes write must not share one."""

@@ -13,7 +13,7 @@ from tessera import __version__
 from tessera.cli.options import refuse_arguments
 from tessera.engines.ray_backend import cluster
 from tessera.support.cache import cache_folder
-from tessera.support.system import available_memory, cores
+from tessera.support.machine import available_memory, cores
 
 CORE = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnasium", "gymnax")
 

@@ -22,7 +22,7 @@ def pairs_command(arguments: list[str]) -> None:
     """Run `tessera pairs`."""
     check_flags(arguments, PairsOptions)
     options = read_flags(PairsOptions, arguments, "tessera pairs")
-    from tessera.planning.pairs import FORMATS, all_pairs, render
+    from tessera.planning.algorithm_policy_pairs import FORMATS, all_pairs, render
 
     if options.format not in FORMATS:  # before planning every pair
         raise unknown_name("format", options.format, FORMATS)

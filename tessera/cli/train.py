@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.cli.options import WorldOptions, parse_arguments, plan_arguments, policy_of
-from tessera.support.system import process_start
+from tessera.support.machine import process_start
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.shapes import exchanged_shape
-from tessera.support.system import available_memory, cores
+from tessera.support.machine import available_memory, cores
 
 PROCESS_BYTES = 300 * 2**20
 """Memory of a small process: Python, JAX and its programs."""

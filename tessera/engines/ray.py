@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from tessera.channels.control import CONTROL_WORDS, Control
+from tessera.channels.control_words import CONTROL_WORDS, Control
 from tessera.engines.base import NoCapacity
 from tessera.engines.driver.process_engine import ProcessEngine
 from tessera.engines.map_reduce.ray_tasks import map_on_ray
@@ -28,7 +28,7 @@ from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import losses
-from tessera.support.system import cores
+from tessera.support.machine import cores
 
 CONNECT_SECONDS = 5.0
 """How long the head of a cluster may take to answer."""

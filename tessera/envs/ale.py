@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from tessera.envs.base import HostEnvironment, HostVector, missing_extra
 from tessera.envs.gymnasium import Spaces, VectorEnvs, seed_for
 from tessera.errors import TesseraError, unknown_name
-from tessera.support.system import cores
+from tessera.support.machine import cores
 
 
 def make(

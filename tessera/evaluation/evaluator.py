@@ -15,9 +15,9 @@ from tessera.envs.base import Environment, HostVector, Timestep, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.graph.plan import Needs, make_plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
 from tessera.program.initial import initial_slots
-from tessera.program.training import Training
+from tessera.program.interpreter import drive
+from tessera.program.training_program import Training
 
 STEPS = 128
 """Steps between checks whether enough episodes have ended."""

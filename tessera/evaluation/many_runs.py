@@ -19,7 +19,7 @@ from tessera.engines.factory import map_reduce
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.rebuild import NEEDED, rebuild
 from tessera.program.initial import initial_state
-from tessera.program.training import published
+from tessera.program.training_program import published
 from tessera.support.cache import use_compilation_cache
 
 BATCH = 100

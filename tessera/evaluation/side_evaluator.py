@@ -37,7 +37,7 @@ class EvaluationJob:
         """Evaluate params as they arrive, until the driver closes the connection."""
         from tessera.evaluation.evaluator import Evaluator
         from tessera.program.initial import initial_state
-        from tessera.program.training import published
+        from tessera.program.training_program import published
         from tessera.support.cache import use_compilation_cache
 
         os.nice(10)  # training has priority

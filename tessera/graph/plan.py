@@ -24,7 +24,7 @@ from tessera.graph.disciplines import (
 from tessera.graph.groups import Needs, count_groups, deal, usable
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, RouteKind, Stream, route
-from tessera.support.system import cores
+from tessera.support.machine import cores
 
 ENGINES = ("serial", "local", "ray")
 

@@ -12,8 +12,8 @@ from types import UnionType
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
-from tessera.graph.files import SUFFIXES, load
 from tessera.graph.policy import Policy
+from tessera.graph.policy_files import SUFFIXES, load
 from tessera.support.imports import import_target
 
 Maker = Callable[..., Policy]

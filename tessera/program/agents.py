@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tessera.graph.plan import Plan
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 
 def own_training(training: Training, plan: Plan, fragment: int, number: int) -> Training:

@@ -18,7 +18,7 @@ from tessera.program.exchange import shards_of
 from tessera.program.keys import derive, root_key
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.sharding import shardings
-from tessera.program.training import Training, acting, over_envs, published
+from tessera.program.training_program import Training, acting, over_envs, published
 
 
 def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:

@@ -8,7 +8,7 @@ from typing import Any
 from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
 from tessera.program.nodes import Collective, Every, Node, Op, Recv, Repeat, Send
-from tessera.program.training import published
+from tessera.program.training_program import published
 
 
 def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]:

@@ -13,7 +13,7 @@ from tessera.graph.plan import Placement, Plan
 from tessera.program.exchange import Shards, SoloGradient, exchanged_parts
 from tessera.program.initial import initial_shapes, timestep_shape
 from tessera.program.nodes import HOST, SLOTS, Every, Node, Op, Repeat
-from tessera.program.training import Training, acting, published
+from tessera.program.training_program import Training, acting, published
 
 Shapes = dict[str, Any]
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tessera.errors import TesseraError
-from tessera.support.system import available_memory
+from tessera.support.machine import available_memory
 from tessera.support.trees import leaf_path
 
 FORMAT = 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tessera.channels.link import GONE, HERE, REFILLING, LinkSpec
-from tessera.channels.rpc.link import LocalPayload, Payload, RpcLink
+from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
 from tessera.channels.rpc.wire import LinkName, MessageHeader, Packet, Sender, decode, encode
 
 LINK = (0, 0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tessera.channels.link import HERE, LinkSpec
-from tessera.channels.rpc.link import LocalPayload, Payload, RpcLink
 from tessera.channels.rpc.outbox import INLINE_BYTES, NEXT_MESSAGE_SECONDS, PIGGYBACK_SECONDS, Outbox
+from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
 from tessera.channels.rpc.wire import LinkName, MessageHeader, Packet, Sender, decode
 
 ACTOR, LEARNER = 0, 1

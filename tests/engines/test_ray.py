@@ -24,7 +24,7 @@ from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 
 import tessera
 from tessera import TesseraError, policies
-from tessera.channels.control import CONTROL_WORDS, PRESENCE
+from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import GONE, HERE, REFILLING, LinkSpec
 from tessera.channels.rpc.wire import Packet, Sender
 from tessera.engines.base import Interrupted
@@ -291,7 +291,7 @@ def kill_and_leave_no_room(title: str, engine: Any, monkeypatch: pytest.MonkeyPa
 def driver_link_of(actor: FakeActor) -> Any:
     """The driver link that an actor would make from its job."""
     from tessera.channels.shared_memory import Arena
-    from tessera.engines.ray_backend.driver_link import RayDriverLink
+    from tessera.engines.ray_backend.ray_driver_link import RayDriverLink
 
     *arguments, layout, _ = actor.calls["run_replica"]
     return RayDriverLink(*arguments, layout, Arena(layout.size), in_group=False)
@@ -354,7 +354,7 @@ def test_a_successor_knows_which_stores_are_gone_and_reports_itself_when_it_is_b
 def test_neighbours_see_at_once_whether_a_store_is_back():
     from tessera.channels.rings import lay_out
     from tessera.channels.shared_memory import Arena
-    from tessera.engines.ray_backend.driver_link import RayDriverLink
+    from tessera.engines.ray_backend.ray_driver_link import RayDriverLink
 
     bound, env, plan = prepare_plan(
         ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16

@@ -17,8 +17,8 @@ from tessera.evaluation import many_runs
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.evaluation.summary import score_figures
-from tessera.program.training import published
-from tessera.runs.saved import load_run
+from tessera.program.training_program import published
+from tessera.runs.saved_run import load_run
 
 ENV = "gymnax:CartPole-v1"
 

@@ -21,7 +21,7 @@ from tessera.evaluation import side_evaluator
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.program.initial import initial_state
-from tessera.program.training import published
+from tessera.program.training_program import published
 
 ALGORITHM = A2C(unroll=8, widths=(8,))
 CARTPOLE = "gymnax:CartPole-v1"
@@ -103,7 +103,7 @@ def run_with(
     evaluator: type[Recorded], env: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Any, Recorded]:
     """Train with the given kind of evaluator: the result, and the evaluator."""
-    monkeypatch.setattr("tessera.runs.loop.SideEvaluator", evaluator)
+    monkeypatch.setattr("tessera.runs.run_loop.SideEvaluator", evaluator)
     updates, envs = 100, 8
     steps = updates * envs * ALGORITHM.unroll
     result = train(ALGORITHM, env, steps=steps, envs=envs, evaluate_every=EVERY, eval_episodes=8, **options)

@@ -19,7 +19,7 @@ from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
 from tessera.program.nodes import Every, Node, Op, Repeat
 from tessera.program.project import project
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 ENV = "gymnax:CartPole-v1"
 UPDATES = 3

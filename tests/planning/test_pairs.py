@@ -9,7 +9,7 @@ import pytest
 
 from tessera import algorithms, policies
 from tessera.cli.main import main
-from tessera.planning.pairs import Pair, all_pairs, render, variants
+from tessera.planning.algorithm_policy_pairs import Pair, all_pairs, render, variants
 
 PAIRS = (
     Pair("ppo", "fused"),
@@ -76,6 +76,6 @@ def test_the_table_is_markdown_or_json_too():
 
 
 def test_the_command_prints_the_table(capsys, monkeypatch):
-    monkeypatch.setattr("tessera.planning.pairs.all_pairs", lambda env: [Pair("ppo", env)])
+    monkeypatch.setattr("tessera.planning.algorithm_policy_pairs.all_pairs", lambda env: [Pair("ppo", env)])
     main(["pairs", "--env", "here", "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["policy"] == "here"

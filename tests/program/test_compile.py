@@ -15,10 +15,10 @@ from tessera.graph.operators import OPERATORS
 from tessera.graph.policy import Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
+from tessera.program.interpreter import drive
 from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat, Segment
 from tessera.program.project import project
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 FUSED = policies.get("fused", devices=1)
 SMALL = A2C(unroll=8, widths=(8,))

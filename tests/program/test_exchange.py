@@ -12,7 +12,7 @@ import pytest
 
 from tessera.algorithms.contract import Clock, State
 from tessera.program.exchange import Shards, SoloGradient, adopt_updates, change_since, exchanged_parts, gradient_values
-from tessera.program.training import squared_sums
+from tessera.program.training_program import squared_sums
 
 PARAMS = {"a": np.arange(6.0).reshape(2, 3), "b": np.asarray([10.0, 11.0]), "c": np.asarray(20.0)}
 """Nine elements: 0 1 2 3 4 5 | 10 11 | 20."""

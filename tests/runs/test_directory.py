@@ -21,7 +21,7 @@ from tessera.errors import TesseraError
 from tessera.runs import directory
 from tessera.runs.curves import plot
 from tessera.runs.metrics import read_metrics
-from tessera.runs.saved import load_run
+from tessera.runs.saved_run import load_run
 
 REQUIRED = {
     *("algorithm", "env", "policy", "engine", "seed", "env_steps", "updates", "wall_seconds", "startup_seconds"),

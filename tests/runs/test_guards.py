@@ -20,7 +20,7 @@ from tessera.cli.main import main
 from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard
+from tessera.program.training_program import Guard
 from tessera.runs.guards import first_broken
 
 HEAD = "policy_head"

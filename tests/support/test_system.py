@@ -9,7 +9,7 @@ import time
 CODE = """
 import time
 time.sleep(0.3)
-from tessera.support.system import process_start
+from tessera.support.machine import process_start
 print(process_start(), time.time())
 """
 

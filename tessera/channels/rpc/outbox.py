@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from tessera.channels.link import LinkSpec
-from tessera.channels.rpc.link import LocalPayload, Payload, RpcLink
+from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
 from tessera.channels.rpc.wire import Credits, LinkName, MessageHeader, Packet, Sender, encode
 
 INLINE_BYTES = 90 * 1024

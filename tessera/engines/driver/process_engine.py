@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.channels.control import FREE, STATES, Control
+from tessera.channels.control_words import FREE, STATES, Control
 from tessera.channels.link import Flow
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.packing import from_leaves, leaves_of

@@ -13,7 +13,7 @@ from tessera.channels.packing import Arrays, from_leaves
 from tessera.engines.replica.reports import ReplicaReport
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard, Learned
+from tessera.program.training_program import Guard, Learned
 
 
 class ReportLog:

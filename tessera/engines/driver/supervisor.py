@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tessera.channels.control import IDLE, STARTING, WAITING, Control
+from tessera.channels.control_words import IDLE, STARTING, WAITING, Control
 from tessera.channels.link import GONE
 from tessera.channels.packing import Arrays
 from tessera.engines.base import Interrupted, RestartsSpent

@@ -12,7 +12,7 @@ from tessera.engines.driver.pool import PooledProcess, assign, keep_processes, s
 from tessera.engines.map_reduce.base import Call, ItemQueue, MapOptions, map_item
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
-from tessera.support.system import cores
+from tessera.support.machine import cores
 
 LOOK_SECONDS = 0.5
 START_SECONDS = 120.0

@@ -16,13 +16,13 @@ import ray
 from tessera.channels.link import LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rings import ArenaLayout
-from tessera.channels.rpc.link import LinkState
+from tessera.channels.rpc.rpc_link import LinkState
 from tessera.channels.rpc.wire import LinkName, decode
 from tessera.channels.shared_memory import Arena
-from tessera.engines.ray_backend.driver_link import Presence, RayDriverLink, Status
+from tessera.engines.ray_backend.ray_driver_link import Presence, RayDriverLink, Status
 from tessera.engines.replica.entry_point import describe_failure
 from tessera.engines.replica.job import Job
-from tessera.support.system import available_memory
+from tessera.support.machine import available_memory
 
 STATUS_SECONDS = 0.5
 """How long a request for the status stays open, at most."""

@@ -17,10 +17,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tessera.channels.control import BY_DRIVER, IDLE, PRESENCE, Control
+from tessera.channels.control_words import BY_DRIVER, IDLE, PRESENCE, Control
 from tessera.channels.link import LinkSpec
 from tessera.channels.packing import Arrays
-from tessera.channels.rpc.link import LinkState
+from tessera.channels.rpc.rpc_link import LinkState
 from tessera.channels.rpc.wire import LinkName
 from tessera.engines.base import Interrupted
 from tessera.engines.driver.pool import process_environment
@@ -32,8 +32,8 @@ from tessera.engines.ray_backend.capacity import (
     is_all_reduce,
     resources_of,
 )
-from tessera.engines.ray_backend.driver_link import Presence
 from tessera.engines.ray_backend.node_memory import NodeMemory
+from tessera.engines.ray_backend.ray_driver_link import Presence
 from tessera.engines.ray_backend.resources import free_resources
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError

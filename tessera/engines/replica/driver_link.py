@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tessera.channels.control import CONTROL_WORDS, Control
+from tessera.channels.control_words import CONTROL_WORDS, Control
 from tessera.channels.inboxes import PeerExchange, SharedExchange
 from tessera.channels.link import Link, LinkSpec
 from tessera.channels.packing import Arrays, pack, read_block, write_block

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.channels.control import FREE, IDLE, RUNNING, STARTING, WAITING
+from tessera.channels.control_words import FREE, IDLE, RUNNING, STARTING, WAITING
 from tessera.channels.link import GONE, HERE, REFILLING
 from tessera.channels.packing import Arrays, from_leaves, leaves_of
 from tessera.channels.routes import make_routes

@@ -17,22 +17,22 @@ from tessera.channels.inboxes import PeerExchange, SharedExchange, Versions
 from tessera.channels.link import Link
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route
-from tessera.channels.values import ARRAYS
+from tessera.channels.value_operations import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, HostVector
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
 from tessera.program.exchange import exchanged_parts, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.interfaces import Clock, Port
+from tessera.program.interpreter import drive
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh
-from tessera.program.training import Training, acting, published
+from tessera.program.training_program import Training, acting, published
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:

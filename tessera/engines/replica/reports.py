@@ -11,7 +11,7 @@ import numpy as np
 from tessera.channels.link import Flow
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard, Learned
+from tessera.program.training_program import Guard, Learned
 
 ReplicaReport = dict[str, Any]
 """A replica's reports of some updates, by slot: trees of [devices, updates, ...]."""

@@ -22,7 +22,7 @@ from tessera.program.nodes import SLOTS
 from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.sharding import shardings
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 Slots = dict[str, Any]
 Parts = dict[tuple[int, int], Slots]

@@ -21,7 +21,7 @@ from tessera.channels.port import ReplicaPort
 from tessera.engines.replica.replica import Replica, exchanges
 from tessera.graph.disciplines import Sync
 from tessera.program.initial import clocks_at
-from tessera.program.training import acting
+from tessera.program.training_program import acting
 
 Exchange = tuple[int, int | None]
 """A channel, and which peer, where each peer has its own messages."""

@@ -16,7 +16,7 @@ from tessera.envs.base import HostEnvironment, HostVector, Timestep
 from tessera.program.nodes import HOST, Deferred, Node, Op, Repeat, Segment, Slots
 from tessera.program.overlap.sliced_loop import Context, Run, SlicedLoop
 from tessera.program.overlap.slot_slices import concatenate_trees
-from tessera.support import system
+from tessera.support import machine
 
 
 class DoubleBufferedVector(HostVector):
@@ -43,7 +43,7 @@ class DoubleBufferedVector(HostVector):
 
 def open_environments(env: HostEnvironment, ids: np.ndarray, seed: int) -> HostVector:
     """Open environments, double-buffered where that pays and there is more than one group."""
-    if not env.threaded or len(ids) < 2 or system.cores() < 2:
+    if not env.threaded or len(ids) < 2 or machine.cores() < 2:
         return env.open(ids, seed)
     half = len(ids) // 2
     return DoubleBufferedVector((env.open(ids[:half], seed), env.open(ids[half:], seed)), half)

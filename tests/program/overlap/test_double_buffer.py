@@ -15,7 +15,7 @@ from tessera import A2C, envs, policies
 from tessera.engines.serial import SerialEngine
 from tessera.envs.base import HostEnvironment, HostVector, Timestep
 from tessera.planning.prepare import prepare_plan
-from tessera.program.drive import drive
+from tessera.program.interpreter import drive
 from tessera.program.nodes import HOST, WIRING, Op, Repeat
 from tessera.program.overlap.double_buffer import DoubleBufferedVector, DoubleBuffering, open_environments
 from tessera.program.overlap.scheduler import OverlapScheduler, PlainScheduler
@@ -101,7 +101,7 @@ def first_slots(env: CountingEnvironment, groups: int = 5) -> dict[str, Any]:
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.support.system.cores", lambda: 2)
+    monkeypatch.setattr("tessera.support.machine.cores", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_cores")

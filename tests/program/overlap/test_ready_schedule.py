@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.program.drive import drive
+from tessera.program.interpreter import drive
 from tessera.program.nodes import WIRING, Node, Op, Recv, Repeat, Segment, Send
 from tessera.program.overlap.scheduler import PlainScheduler
 

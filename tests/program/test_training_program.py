@@ -10,9 +10,9 @@ import pytest
 from tessera import DQN, PPO, TesseraError, envs
 from tessera.algorithms.contract import Schedule
 from tessera.envs.base import Timestep
-from tessera.program import accounting, minibatches, training
+from tessera.program import accounting, minibatches, training_program
 from tessera.program.accounting import Episode, Tally
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 # Two environments, five steps. The first terminates at its second step and is reset at its third (which is masked
 # where there is a mask); the second is truncated at its fourth.
@@ -99,10 +99,10 @@ def test_minibatches_of_an_epoch_pick_every_row_of_every_group_once():
 
 
 def test_actions_are_kept_within_the_bounds_of_the_environment():
-    bound = training.bounded(envs.make("gymnax:Pendulum-v1"))
+    bound = training_program.bounded(envs.make("gymnax:Pendulum-v1"))
     assert bound(np.asarray([5.0], np.float32), np).tolist() == [2.0]
     assert bound(np.asarray([-0.5], np.float32), np).tolist() == [-0.5]
-    assert training.bounded(envs.make("gymnax:CartPole-v1"))(7, np) == 7
+    assert training_program.bounded(envs.make("gymnax:CartPole-v1"))(7, np) == 7
 
 
 def test_gradients_applied_in_an_update_are_draws_times_epochs_times_minibatches():

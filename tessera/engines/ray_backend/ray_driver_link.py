@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import ray
 
-from tessera.channels.control import BY_DRIVER, LIFE, PRESENCE, Control
+from tessera.channels.control_words import BY_DRIVER, LIFE, PRESENCE, Control
 from tessera.channels.inboxes import PeerExchange
 from tessera.channels.link import HERE, Link, LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rings import ArenaLayout, RingLink
-from tessera.channels.rpc.link import LinkState, Payload, RpcLink
 from tessera.channels.rpc.outbox import PIGGYBACK_SECONDS, Outbox
+from tessera.channels.rpc.rpc_link import LinkState, Payload, RpcLink
 from tessera.channels.rpc.wire import Credits, LinkName, Packet, Sender, decode
 from tessera.channels.shared_memory import Arena, Bell, fence_if_weak
 from tessera.engines.ray_backend.capacity import is_all_reduce

@@ -9,8 +9,8 @@ import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
-from tessera.graph.files import load
 from tessera.graph.policy import Cut, Fragment, Policy
+from tessera.graph.policy_files import load
 
 UNNAMED = Policy(
     "unnamed",

@@ -31,7 +31,7 @@ from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
-from tessera.program.training import published
+from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints
 from tessera.runs.display import Display, Progress, number
