@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, View, resolved
+from tessera.algorithms.contract import Feedback, Schedule, View
 from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.parts.actor_critic_types import Batch, Summary
 from tessera.maths.losses import value_loss
+from tessera.support.fields import option, resolved
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class A2C(ActorCriticAlgorithm):
     """Steps that each environment plays between updates."""
     learning_rate: float | None = 3e-3
     """Step size at the beginning."""
-    rms_decay: float = 0.99
+    rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets."""
 
     @property

@@ -15,16 +15,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.parts.checks import check_fields, resolved
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, growth
 from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
-from tessera.support.fields import SET_BY_FRAMEWORK
+from tessera.support.fields import SET_BY_FRAMEWORK, check_bounds, option, resolved
 
-__all__ = ["Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View", "resolved"]
+__all__ = ["Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ class Algorithm:
     rate_scaling: str = field(default="none", kw_only=True)
     """How the learning rate grows with the batch: none, linear or sqrt, by how many more environments there are than
     --rate-envs. Gradients are averaged over learners, so more learners change the batch by their environments."""
-    rate_envs: int | None = field(default=None, kw_only=True)
+    rate_envs: int | None = option(None, low=1, kw_only=True)
     """Environments that the learning rate is meant for; default: as many as the algorithm has by default."""
-    rate_warmup: float = field(default=0.0, kw_only=True)
+    rate_warmup: float = option(0.0, low=0, high=1, kw_only=True)
     """Share of the run in which the learning rate rises from what it is unscaled to what it is scaled."""
     layerwise: str = field(default="none", kw_only=True)
     """Optimiser whose steps are in proportion to each layer's weights, instead of the algorithm's own: none, lars or
@@ -67,7 +66,10 @@ class Algorithm:
 
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
-        check_fields(self)
+        check_bounds(self)
+        widths = getattr(self, "widths", None)
+        if widths is not None and (not widths or min(widths) < 1):
+            raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
         for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)

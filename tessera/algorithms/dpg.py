@@ -15,6 +15,7 @@ from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Box, Spec, Timestep
 from tessera.errors import TesseraError
 from tessera.networks import ActionCritic, DeterministicActor, action_range, output_dtype
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class DPG(ReplayAlgorithm):
     """Widths of the fully connected layers."""
     twin: bool = True
     """Learn two critics, and let the lower of both say what an action is worth in targets (clipped double Q)."""
-    actor_delay: int = 2
+    actor_delay: int = option(2, low=1)
     """The actor learns at every so many-th gradient, counted by the params that the gradient is taken at. Above 1, an
     element whose gradient is exactly 0 is left alone, its moments too."""
-    smoothing: float = 0.2
+    smoothing: float = option(0.2, low=0)
     """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
-    smoothing_clip: float = 0.5
+    smoothing_clip: float = option(0.5, low=0)
     """Largest noise on the target's actions, as a share of half their range."""
-    noise: float = 0.1
+    noise: float = option(0.1, low=0)
     """Deviation of the noise on actions that are played, as a share of half their range."""
 
     def bind(self, spec: Spec) -> Self:

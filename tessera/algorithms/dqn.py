@@ -15,6 +15,7 @@ from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Spec
 from tessera.maths.losses import double_q_target, huber, q_target, select
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
 
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""
-    huber: float | None = None
+    huber: float | None = option(None, low=0)
     """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""
 
     def bind(self, spec: Spec) -> Self:

@@ -16,6 +16,7 @@ from tessera.errors import TesseraError
 from tessera.maths.evolution import centred_ranks, mean_return, noise, weighted_noise
 from tessera.networks import Chooser
 from tessera.stores.base import Experience, Sample
+from tessera.support.fields import option
 
 LEAST = 32
 """Members, at the least, where the user names no number."""
@@ -49,19 +50,19 @@ class ES(Algorithm):
     default_envs: ClassVar[int] = 32
     together: ClassVar[int] = 2
 
-    population: int | None = None
+    population: int | None = option(None, low=1)
     """Members evaluated per update, a multiple of --envs: each environment evaluates one after the other. Params are
     copied for --envs of them at a time. Default: one each, and at least 32."""
-    unroll: int | None = None
+    unroll: int | None = option(None, low=1)
     """Steps that a member plays. It scores the mean return of the episodes that end within them. Default: the time
     limit of the environment, 1000 at the most."""
-    sigma: float = 0.1
+    sigma: float = option(0.1, low=0)
     """Deviation of the noise that is added to params."""
-    learning_rate: float = 0.1
+    learning_rate: float = option(0.1, low=0)
     """Step size at the beginning."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    weight_decay: float = 0.005
+    weight_decay: float = option(0.005, low=0)
     """How strongly params are drawn to zero."""
     torso: str = "auto"
     """Network that reads observations: auto, mlp, nature, small or resnet."""

@@ -14,6 +14,7 @@ from tessera.algorithms.parts.actor_critic_types import UnrollEstimates
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError
 from tessera.maths.returns import v_trace
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class IMPALA(A2C):
     """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
     normalise_advantages: bool = False
     """Shift and scale each batch's advantages to mean 0 and deviation 1."""
-    rho_bar: float = 1.0
+    rho_bar: float = option(1.0, low=0)
     """The most that a step counts that is likelier now than when it was played; decides what values converge to."""
-    c_bar: float = 1.0
+    c_bar: float = option(1.0, low=0)
     """The most that later steps count for earlier ones; at most rho_bar."""
     corrections: bool = True
     """Correct by V-trace; without, experience is taken for fresh."""

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, View, resolved
+from tessera.algorithms.contract import Feedback, Schedule, View
 from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
 from tessera.algorithms.parts.actor_critic_types import Batch, Summary
 from tessera.envs.base import Box, Spec
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
+from tessera.support.fields import option, resolved
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class PPO(ActorCriticAlgorithm):
     """Steps that each environment plays between updates; default 32, and 128 for images or continuous actions."""
     learning_rate: float | None = None
     """Step size at the beginning; default 2e-3, 3e-4 for continuous actions, 2.5e-4 for pixels."""
-    epochs: int | None = None
+    epochs: int | None = option(None, low=1)
     """Passes over each unroll; default 4, and 10 for continuous actions."""
-    minibatches: int | None = None
+    minibatches: int | None = option(None, low=1)
     """Gradients per pass; default 4, and 32 for continuous actions."""
-    clip: float = 0.2
+    clip: float = option(0.2, low=0)
     """How far the probability of an action may move before its gradient stops."""
 
     def chosen(self, spec: Spec) -> dict[str, Any]:

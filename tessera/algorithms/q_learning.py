@@ -17,6 +17,7 @@ from tessera.errors import unknown_name
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
 from tessera.stores.base import Experience, Sample
+from tessera.support.fields import option
 
 KINDS = ("one_step", "sarsa", "n_step")
 
@@ -44,19 +45,19 @@ class QLearning(ExploringAlgorithm):
     kind: str = "one_step"
     """What values are drawn to: one_step: the reward and the best that may follow. sarsa: the reward and what was done
     next. n_step: all rewards to the end of the unroll, and the best that may follow."""
-    unroll: int = 5
+    unroll: int = option(5, low=1)
     """Steps that each environment plays between updates."""
-    learning_rate: float = 2e-3
+    learning_rate: float = option(2e-3, low=0)
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
-    rms_decay: float = 0.99
+    rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets squared gradients."""
-    target_period: int = 10
+    target_period: int = option(10, low=1)
     """Gradients between copies of the params to the target network, which all share."""
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     exploration: str = "mixture"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next

@@ -16,15 +16,16 @@ from tessera.maths.distributions import Distribution, for_actions
 from tessera.maths.statistics import Moments, normalise
 from tessera.networks import CORES, ActorCritic
 from tessera.stores.base import Experience
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
 class ActingAlgorithm(Algorithm):
     """Fields of the network, and acting with it. With a core, rows to learn from are sequences, one per unroll."""
 
-    unroll: int | None = None
+    unroll: int | None = option(None, low=1)
     """Steps that each environment plays between updates; default: the algorithm's own."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
     normalise_observations: bool | None = None
     """Shift and scale observations by running moments; default: for continuous actions and for networks with a core,
@@ -40,9 +41,9 @@ class ActingAlgorithm(Algorithm):
     """Activation: default tanh for mlp, relu for images."""
     core: str = "none"
     """ActorCriticMemory between the torso and the heads: none, lstm or gru."""
-    core_width: int | None = None
+    core_width: int | None = option(None, low=1)
     """Numbers that the core remembers; default 64 behind mlp, 256 behind images."""
-    burn_in: int = 0
+    burn_in: int = option(0, low=0)
     """Steps at the beginning of each unroll that only bring the core's memory up to date; nothing is learned there."""
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.contract import State, Transition, View, resolved
+from tessera.algorithms.contract import State, Transition, View
 from tessera.algorithms.parts.acting import ActingAlgorithm
 from tessera.algorithms.parts.actor_critic_types import Batch, Statistics, Summary, UnrollEstimates
 from tessera.envs.base import Box, Spec
@@ -18,23 +18,24 @@ from tessera.maths.distributions import for_actions
 from tessera.maths.returns import generalised_advantage
 from tessera.maths.statistics import Moments, merge, merge_all, moments_of, no_moments, normalise, variance
 from tessera.stores.base import Sample
+from tessera.support.fields import option, resolved
 
 
 @dataclass(frozen=True)
 class ActorCriticAlgorithm(ActingAlgorithm):
     """Fields and functions common to PPO, A2C and IMPALA."""
 
-    learning_rate: float | None = None
+    learning_rate: float | None = option(None, low=0)
     """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = option(0.95, low=0, high=1)
     """How far advantages look ahead: 0 one step, 1 to the end (GAE)."""
-    value_coefficient: float = 0.5
+    value_coefficient: float = option(0.5, low=0)
     """Weight of the value loss."""
-    entropy_coefficient: float | None = None
+    entropy_coefficient: float | None = option(None, low=0)
     """Weight of the entropy bonus; default 0.01, and 0 for continuous actions."""
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     normalise_advantages: bool = True
     """Shift and scale each batch's advantages to mean 0 and deviation 1."""

@@ -14,6 +14,7 @@ from tessera.envs.base import Discrete, Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import apex_epsilon, epsilon_greedy, linear, mixed_epsilon
 from tessera.networks import QNetwork
+from tessera.support.fields import option
 
 EXPLORATIONS = ("anneal", "ladder", "mixture")
 
@@ -33,15 +34,15 @@ class ExploringAlgorithm(Algorithm):
     exploration: str = "anneal"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
-    epsilon_start: float = 1.0
+    epsilon_start: float = option(1.0, low=0, high=1)
     """Share of random actions at the beginning."""
-    epsilon_end: float = 0.05
+    epsilon_end: float = option(0.05, low=0, high=1)
     """Share of random actions once exploration has fallen, the same everywhere."""
-    epsilon_fraction: float = 0.2
+    epsilon_fraction: float = option(0.2, low=0, high=1)
     """Part of the run during which exploration falls."""
-    ladder_base: float = 0.4
+    ladder_base: float = option(0.4, low=0, high=1)
     """Share of random actions in the first environment of a ladder."""
-    ladder_exponent: float = 7.0
+    ladder_exponent: float = option(7.0, low=0)
     """How steep a ladder is: the last environment's share is the first's to the power of one more than this."""
 
     def check(self) -> None:

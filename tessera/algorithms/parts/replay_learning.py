@@ -20,6 +20,7 @@ from tessera.networks.torsos import channels_first
 from tessera.stores.base import Experience, Sample
 from tessera.stores.frames import FrameReplay
 from tessera.stores.replay import Replay
+from tessera.support.fields import option
 
 OPTIMISERS = {
     "adam": optax.scale_by_adam,
@@ -32,43 +33,43 @@ OPTIMISERS = {
 class ReplayAlgorithm(Algorithm):
     """Fields and functions common to DQN and DPG. An algorithm adds its networks, `errors` and `loss_gradient`."""
 
-    unroll: int = 4
+    unroll: int = option(4, low=1)
     """Steps that each environment plays between updates."""
-    draws: int = 4
+    draws: int = option(4, low=1)
     """Batches drawn, and gradients applied, per update."""
-    batch: int = 128
+    batch: int = option(128, low=1)
     """Rows per draw, over all environments."""
-    capacity: int = 100_000
+    capacity: int = option(100_000, low=1)
     """Rows that the replay holds, over all environments."""
-    warmup: int = 32
+    warmup: int = option(32, low=0)
     """Unrolls played before learning starts."""
-    learning_rate: float = 1e-3
+    learning_rate: float = option(1e-3, low=0)
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     optimiser: str = "adam"
     """How steps are scaled: adam, rmsprop (centred) or adagrad."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
-    n_step: int = 1
+    n_step: int = option(1, low=1)
     """Steps that a reward sum looks ahead before the bootstrap."""
-    target_period: int = 50
+    target_period: int = option(50, low=1)
     """Gradients between copies of the params to the target network."""
-    polyak: float = 0.0
+    polyak: float = option(0.0, low=0, high=1)
     """Instead of copies: by how much of the difference the target follows the params at each gradient; 0: by copies."""
     prioritised: bool = False
     """Draw rows in proportion to their last error (Schaul et al., 2016)."""
-    priority_exponent: float = 0.6
+    priority_exponent: float = option(0.6, low=0, high=1)
     """How much priorities matter: 0 not at all, 1 in full proportion."""
-    importance_exponent: float = 0.4
+    importance_exponent: float = option(0.4, low=0, high=1)
     """How much importance weights correct for priorities at the beginning."""
-    importance_end: float = 1.0
+    importance_end: float = option(1.0, low=0, high=1)
     """How much they correct at the end; in between it goes straight."""
     actor_priorities: bool = False
     """Let actors compute the first priorities of what they send (Ape-X); else new rows get the largest so far."""
-    outliers: float = 0.0
+    outliers: float = option(0.0, low=0)
     """Drop gradients whose loss lies above its running mean by so many deviations (Gorila); 0: none are dropped."""
-    max_gradient_norm: float = 10.0
+    max_gradient_norm: float = option(10.0, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     torso: str = "auto"
     """Network that reads observations: auto, mlp, nature, small or resnet."""
