@@ -116,27 +116,31 @@ class DPG(ReplayAlgorithm):
         _, half = action_range(self.world)
         return self.within(action + half * jnp.clip(noise, -self.smoothing_clip, self.smoothing_clip))
 
-    def target(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """What values should be."""
+    def targets(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """What the values of the actions taken should be, [B]."""
         action = self.actor.apply(target["actor"], rows.bootstrap)
         if self.smoothing:
             action = self.smoothed(action, rows, key)
         q_t = self.critic.apply(target["critic"], rows.bootstrap, action).min(axis=-1)
         return rows.reward + rows.discount * q_t
 
+    def td_errors(self, critic: Any, targets: jax.Array, rows: Row) -> tuple[jax.Array, jax.Array]:
+        """Temporal-difference errors, value minus target, and the values: [B, critics] each."""
+        q_tm1 = self.critic.apply(critic, rows.observation, rows.action)
+        return q_tm1 - targets[:, None], q_tm1
+
     def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """How far values are from what they should be; of two critics the mean."""
-        values = self.critic.apply(params["critic"], rows.observation, rows.action)
-        return jnp.abs(values - self.target(target, rows, key)[:, None]).mean(axis=-1)
+        """Size of the temporal-difference errors, [B]; of two critics the mean."""
+        error, _ = self.td_errors(params["critic"], self.targets(target, rows, key), rows)
+        return jnp.abs(error).mean(axis=-1)
 
     def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
         """Gradients of both losses: neither reaches the other's params. The actor's is 0 where it is not due."""
         actor, critic = view.params["actor"], view.params["critic"]
-        target = self.target(view.target, rows, key)
+        targets = self.targets(view.target, rows, key)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Any]:
-            values = self.critic.apply(critic, rows.observation, rows.action)
-            error = values - target[:, None]
+            error, values = self.td_errors(critic, targets, rows)
             total = jnp.mean(scale * self.row_loss(error).sum(axis=-1))
             return total, (values.mean(), jnp.abs(error).mean(axis=-1))
 

@@ -48,30 +48,34 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
         """Nothing played yet; how much this environment explores."""
         return super().memory(env_id)._replace(exploration=self.exploration_rate(env_id))
 
-    def target(self, params: Any, target: Any, rows: Row) -> jax.Array:
-        """What values should be."""
+    def targets(self, params: Any, target: Any, rows: Row) -> jax.Array:
+        """What the values of the actions taken should be, [B]; no gradient flows into them."""
         q_t = self.network.apply(target, rows.bootstrap)
         if not self.double:
             return q_target(rows.reward, rows.discount, q_t)
         return double_q_target(rows.reward, rows.discount, q_t, self.network.apply(params, rows.bootstrap))
 
+    def td_errors(self, params: Any, targets: jax.Array, rows: Row) -> tuple[jax.Array, jax.Array]:
+        """Temporal-difference errors, value minus target, and the values: [B] each."""
+        q_tm1 = select(self.network.apply(params, rows.observation), rows.action)
+        return q_tm1 - targets, q_tm1
+
     def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """Values less what they should be."""
+        """Temporal-difference errors, [B]."""
         del key
-        return select(self.network.apply(params, rows.observation), rows.action) - self.target(params, target, rows)
+        return self.td_errors(params, self.targets(params, target, rows), rows)[0]
 
     def row_loss(self, error: jax.Array) -> jax.Array:
         """Huber's loss, or half the square."""
         return huber(error, self.huber) if self.huber else super().row_loss(error)
 
     def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
-        """Gradient of the loss of temporal-difference errors."""
+        """Gradient of the mean loss of temporal-difference errors."""
         del key
-        target = self.target(view.params, view.target, rows)
+        targets = self.targets(view.params, view.target, rows)
 
         def loss(params: Any) -> tuple[jax.Array, Any]:
-            value = select(self.network.apply(params, rows.observation), rows.action)
-            error = value - target
+            error, value = self.td_errors(params, targets, rows)
             total = jnp.mean(scale * self.row_loss(error))
             return total, ({"loss": total, "q_mean": value.mean(), "td_error": jnp.abs(error).mean()}, error)
 
