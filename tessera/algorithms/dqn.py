@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.contract import View
-from tessera.algorithms.parts.epsilon_greedy import ExploringAlgorithm
+from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Spec
@@ -19,8 +19,16 @@ from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
-class DQN(ExploringAlgorithm, ReplayAlgorithm):
-    """Q-learning from replayed experience, with a target network."""
+class DQN(EpsilonGreedyAlgorithm, ReplayAlgorithm):
+    """Q-learning from replayed experience, with a target network.
+
+    One update, step by step:
+
+    1. `act` takes epsilon-greedy actions: parts/epsilon_greedy.py.
+    2. `digest` makes n-step windows, `prepare` importance weights of a draw: parts/replay_learning.py.
+    3. `loss_gradient`, below, differentiates the loss of temporal-difference errors.
+    4. `apply` takes the step and updates the target network: parts/replay_learning.py.
+    """
 
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
@@ -40,12 +48,12 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
     """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""
 
     def bind(self, spec: Spec) -> Self:
-        """Choose the loss that is usual for images, or not."""
+        """Use Huber's loss for images unless the user chose."""
         huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
         return replace(super().bind(spec), huber=huber)
 
     def memory(self, env_id: jax.Array) -> ValueMemory:
-        """Nothing played yet; how much this environment explores."""
+        """No steps yet, and the environment's own exploration rate."""
         return super().memory(env_id)._replace(exploration=self.exploration_rate(env_id))
 
     def targets(self, params: Any, target: Any, rows: Row) -> jax.Array:
@@ -60,7 +68,7 @@ class DQN(ExploringAlgorithm, ReplayAlgorithm):
         q_tm1 = select(self.network.apply(params, rows.observation), rows.action)
         return q_tm1 - targets, q_tm1
 
-    def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+    def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
         """Temporal-difference errors, [B]."""
         del key
         return self.td_errors(params, self.targets(params, target, rows), rows)[0]

@@ -44,6 +44,27 @@ def discounted_returns(r_t: jax.Array, discount_t: jax.Array, bootstrap: jax.Arr
     return _recurrence(r_t.astype(dtype), discount_t.astype(dtype), last)
 
 
+def running_returns(r_t: jax.Array, over_t: jax.Array, before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
+    """Sum rewards forwards: R_t = r_t + gamma * R_{t-1}, which starts again from 0 after the end of an episode.
+
+    Args:
+        r_t: [T, ...] rewards.
+        over_t: [T] true where an episode ended with r_t, however it ended.
+        before: [...] the sum before the first step; 0 where an episode begins there.
+        gamma: discount.
+
+    Returns:
+        The sum to carry on from, [...], and all sums, [T, ...].
+    """
+
+    def step(total: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward, over = row
+        total = gamma * total + reward.astype(total.dtype)
+        return jnp.where(over, 0, total), total
+
+    return jax.lax.scan(step, before, (r_t, over_t))
+
+
 def generalised_advantage(
     rewards: jax.Array,
     values: jax.Array,

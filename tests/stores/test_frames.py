@@ -12,8 +12,8 @@ import pytest
 
 import tessera
 from tessera import DQN, policies
-from tessera.algorithms.parts.n_step_windows import Row, windows
-from tessera.algorithms.types import Transition
+from tessera.algorithms.contract import Transition
+from tessera.algorithms.parts.n_step_windows import Row, n_step_rows
 from tessera.errors import TesseraError
 from tessera.stores import Experience, HostReplay, Replay
 from tessera.stores import frames as module
@@ -80,7 +80,7 @@ class Game:
 
 @partial(jax.jit, static_argnums=1)
 def _windows(trajectory, n_step):
-    return jax.vmap(lambda t: windows(t, 0.9, n_step), in_axes=1, out_axes=1)(trajectory)
+    return jax.vmap(lambda t: n_step_rows(t, 0.9, n_step), in_axes=1, out_axes=1)(trajectory)
 
 
 def row(k=4, frame=FRAME):
