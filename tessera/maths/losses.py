@@ -1,4 +1,4 @@
-"""Losses and targets on rows. Every function returns one value per row; `weighted_mean` makes them one number."""
+"""Losses and targets on rows. Every function returns one value per row; the mean over rows is the caller's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-
-
-def weighted_mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Average all entries of `x`, by `weight` of the same shape if given; 0 where all weights are 0."""
-    if weight is None:
-        return jnp.mean(x)
-    weight = jnp.broadcast_to(weight, x.shape).astype(x.dtype)
-    total = jnp.sum(weight)
-    # A row without weight may hold anything, also nan, which a product with 0 would keep.
-    return jnp.sum(jnp.where(weight != 0, x, 0) * weight) / jnp.where(total != 0, total, 1)
 
 
 def select(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -49,12 +39,6 @@ def huber(x: jax.Array, delta: float = 1.0) -> jax.Array:
 def value_loss(value: jax.Array, target: jax.Array) -> jax.Array:
     """Half the squared error; all [...]. No gradient flows into `target`."""
     return 0.5 * jnp.square(value - jax.lax.stop_gradient(target))
-
-
-def clipped_value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, epsilon: float) -> jax.Array:
-    """The larger of the plain loss and that of a value held within `epsilon` of `old_value` (PPO2); all [...]."""
-    near = old_value + jnp.clip(value - old_value, -epsilon, epsilon)
-    return jnp.maximum(value_loss(value, target), value_loss(near, target))
 
 
 def categorical_entropy(logits: jax.Array) -> jax.Array:
