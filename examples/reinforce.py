@@ -10,6 +10,7 @@ import tessera
 from tessera.maths.distributions import for_actions
 from tessera.maths.returns import discounted_returns
 from tessera.networks import ActorCritic
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
@@ -18,20 +19,17 @@ class Reinforce(tessera.Algorithm):
 
     name = "reinforce"
     max_gradient_norm = 0.5
-    unroll: int = 64
+    anneal = True  # the learning rate, by the whole run's clock
+    unroll: int = option(64, low=1)
     """Steps that each environment plays between updates."""
-    learning_rate: float = 5e-3
+    learning_rate: float = option(5e-3, low=0)
     """Step size at the beginning; falls to zero by the end of the run."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
 
     network = property(lambda self: ActorCritic(self.world))
     schedule = property(lambda self: tessera.Schedule(self.unroll))
     optimizer = property(lambda self: optax.scale_by_adam())
-
-    def rate(self, clock):
-        """The clock is the whole run's, wherever this is called."""
-        return self.learning_rate * (1 - clock.progress)
 
     def init(self, key):
         """Make the params."""

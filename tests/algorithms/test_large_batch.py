@@ -13,7 +13,7 @@ import pytest
 import tessera
 from tessera import A2C, PPO, TesseraError, envs, policies
 from tessera.algorithms.contract import Clock
-from tessera.algorithms.parts.large_batch import growth
+from tessera.algorithms.parts.large_batch import rate_factor
 from tessera.channels.gradient_accumulation import GradientAccumulator
 from tessera.engines.serial import SerialEngine
 from tessera.planning.prepare import planned_updates, prepare_plan
@@ -35,7 +35,7 @@ ENV = "gymnax:CartPole-v1"
     ],
 )
 def test_the_rate_follows_the_batch(scaling, warmup, progress, expected):
-    assert float(growth(scaling, 8.0, warmup, progress)) == pytest.approx(expected)
+    assert float(rate_factor(scaling, 8.0, warmup, progress)) == pytest.approx(expected)
 
 
 def rate(algorithm: Any, count: int, applies: int = 0) -> float:

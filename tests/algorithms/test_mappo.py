@@ -12,7 +12,7 @@ import pytest
 
 from tessera import MAPPO, PPO, DeviceEnvironment, Discrete, Fragment, Policy, Spec, TesseraError, policies
 from tessera.algorithms.contract import Clock, Transition, View
-from tessera.algorithms.parts.actor_critic_types import Extras, Statistics
+from tessera.algorithms.parts.actor_critic_acting import Extras, Statistics
 from tessera.api import train
 from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine

@@ -13,9 +13,10 @@ from scipy import stats
 
 from tessera import DQN, Discrete, QLearning, Spec, TesseraError
 from tessera.algorithms.contract import Clock, Transition, View
-from tessera.algorithms.parts.n_step_windows import DrawSummary, Row, ValueMemory
+from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
+from tessera.algorithms.parts.replay_learning import DrawSummary
 from tessera.maths.exploration import mixed_epsilon
-from tessera.maths.outliers import ENOUGH, is_outlier, with_loss
+from tessera.maths.outliers import ENOUGH, add_loss, is_outlier
 from tessera.maths.returns import returns_to_go
 from tessera.maths.statistics import Moments, no_moments
 from tessera.stores.base import Experience, Sample
@@ -66,7 +67,7 @@ ROWS = Row(seen(0, 1), jnp.array([1, 0]), jnp.array([1.0, -1.0]), jnp.array([0.9
 def test_double_lets_the_params_choose_what_the_target_network_values(double, targets):
     dqn = DQN(double=double).bind(SPEC)
     error = np.array([2.0, 3.0]) - targets
-    np.testing.assert_allclose(dqn.errors(PARAMS, TARGET, ROWS, jax.random.key(0)), error, rtol=1e-6)
+    np.testing.assert_allclose(dqn.row_errors(PARAMS, TARGET, ROWS, jax.random.key(0)), error, rtol=1e-6)
     gradient, feedback = dqn.gradient(view(), (ROWS, None), DrawSummary(), jax.random.key(0))
     wanted = np.zeros((4, 2))
     wanted[0, 1], wanted[1, 0] = error / 2  # half the square, and the mean over two rows
@@ -144,7 +145,7 @@ def test_optimisers_are_those_of_their_names(name, transform):
 def test_a_loss_that_is_far_above_its_running_mean_is_dropped_and_counted():
     usual = no_moments(())
     for k in range(200):
-        usual = with_loss(usual, jnp.float32(1.0 + 0.1 * (-1) ** k))
+        usual = add_loss(usual, jnp.float32(1.0 + 0.1 * (-1) ** k))
     assert float(usual.mean) == pytest.approx(1.0, abs=0.01)
     assert [bool(is_outlier(usual, jnp.float32(x), 3.0)) for x in (1.2, 1.4)] == [False, True]
     few = Moments(jnp.float32(ENOUGH - 1), usual.mean, usual.m2)

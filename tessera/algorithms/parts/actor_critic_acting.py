@@ -1,30 +1,63 @@
-"""The acting half of the actor-critic algorithms: the network, what it remembers, and what it leaves for learning."""
+"""Acting of PPO, A2C and IMPALA: the network, what it remembers, and what it records for learning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.contract import Algorithm, Transition, View
-from tessera.algorithms.parts.actor_critic_types import ActorCriticMemory, Batch, Extras, Statistics
 from tessera.envs.base import Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.distributions import Distribution, for_actions
+from tessera.maths.returns import running_returns
 from tessera.maths.statistics import Moments, normalise
 from tessera.networks import CORES, ActorCritic
 from tessera.stores.base import Experience
+from tessera.support.fields import option
+
+
+class Statistics(NamedTuple):
+    """Running moments; () for what is not normalised."""
+
+    observation: Moments | tuple[()] = ()
+    returns: Moments | tuple[()] = ()
+
+
+class ActorCriticMemory(NamedTuple):
+    """What acting carries from step to step; () for what is not needed."""
+
+    discounted: Any = ()
+    """Discounted sum of the episode's rewards so far; rewards are scaled by its deviation."""
+    carry: Any = ()
+    """State of the network's core."""
+    start: Any = ()
+    """State of the core when the unroll began."""
+
+
+class Extras(NamedTuple):
+    """What acting records for learning; () for what is not needed."""
+
+    log_prob: jax.Array
+    discounted: Any = ()
+    """Discounted sum of the episode's rewards so far; rewards are scaled by its deviation."""
+    first: Any = ()
+    """Whether an episode begins at this step's observation, for networks with a core."""
+    start: Any = ()
+    """State of the core when the unroll began: one for the whole unroll, [1, ...]."""
+    alive: Any = ()
+    """[agents] which of several agents acted, where some may drop out."""
 
 
 @dataclass(frozen=True)
-class ActingAlgorithm(Algorithm):
-    """Fields of the network, and acting with it. With a core, rows to learn from are sequences, one per unroll."""
+class ActorCriticActing(Algorithm):
+    """Fields of the network, and acting with it."""
 
-    unroll: int | None = None
+    unroll: int | None = option(None, low=1)
     """Steps that each environment plays between updates; default: the algorithm's own."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
     normalise_observations: bool | None = None
     """Shift and scale observations by running moments; default: for continuous actions and for networks with a core,
@@ -39,14 +72,14 @@ class ActingAlgorithm(Algorithm):
     activation: str | None = None
     """Activation: default tanh for mlp, relu for images."""
     core: str = "none"
-    """ActorCriticMemory between the torso and the heads: none, lstm or gru."""
-    core_width: int | None = None
+    """Recurrent core between the torso and the heads: none, lstm or gru."""
+    core_width: int | None = option(None, low=1)
     """Numbers that the core remembers; default 64 behind mlp, 256 behind images."""
-    burn_in: int = 0
-    """Steps at the beginning of each unroll that only bring the core's memory up to date; nothing is learned there."""
+    burn_in: int = option(0, low=0)
+    """Steps at the beginning of each unroll that only bring the core's state up to date; nothing is learned there."""
 
     def check(self) -> None:
-        """Refuse a burn-in that leaves nothing to learn from, or that has nothing to bring up to date."""
+        """Refuse a burn-in without a core, or one that leaves nothing of the unroll to learn from."""
         super().check()
         if self.core not in CORES:
             raise unknown_name("core", self.core, CORES)
@@ -58,12 +91,12 @@ class ActingAlgorithm(Algorithm):
 
     @property
     def recurrent(self) -> bool:
-        """Whether the network remembers."""
+        """Whether the network has a core."""
         return self.core != "none"
 
     @property
     def agents(self) -> int:
-        """Agents that it acts for; 0: one, without an axis of its own."""
+        """Agents that it acts for; 0: one, without an axis of agents."""
         return self.world.agents
 
     @property
@@ -78,67 +111,53 @@ class ActingAlgorithm(Algorithm):
         return self.network.init(key, observation, self.network.empty(), jnp.zeros(1, bool))
 
     def memory(self, env_id: jax.Array) -> ActorCriticMemory:
-        """Nothing earned and nothing remembered."""
+        """An empty core, and no rewards so far."""
         del env_id
         carry, agents = self.network.empty(), self.agents
-        earned = jnp.zeros((agents,) if agents else (), jnp.result_type(float))
-        return ActorCriticMemory(earned if self.normalise_rewards else (), carry, carry)
-
-    def seen(self, statistics: Statistics, observation: jax.Array) -> jax.Array:
-        """The observation as the network gets it."""
-        moments = statistics.observation
-        return normalise(observation, moments) if isinstance(moments, Moments) else observation
-
-    def choose(
-        self, view: View, memory: ActorCriticMemory, timestep: Timestep
-    ) -> tuple[Distribution, ActorCriticMemory]:
-        """What to do at a timestep, and what is remembered after it."""
-        observation = self.seen(view.statistics, timestep.observation)
-        first = timestep.first if self.recurrent else None
-        head, carry = self.network.apply(view.params, observation, memory.carry, first, method="policy")
-        return for_actions(self.world.actions, head), memory._replace(carry=carry)
+        discounted = jnp.zeros((agents,) if agents else (), jnp.result_type(float))
+        return ActorCriticMemory(discounted if self.normalise_rewards else (), carry, carry)
 
     def act(self, view: View, memory: ActorCriticMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Draw an action, and remember how likely it was."""
-        distribution, memory = self.choose(view, memory, timestep)
-        action = self.draw(distribution, key)
+        """Sample an action, and record its log-probability."""
+        distribution, memory = self.action_distribution(view, memory, timestep)
+        action = self.sample_action(distribution, key)
         first = timestep.first if self.recurrent else ()
         alive = () if timestep.alive is None else timestep.alive
         return action, memory, Extras(distribution.log_prob(action), first=first, alive=alive)
 
-    def draw(self, distribution: Distribution, key: jax.Array) -> Any:
-        """An action, or one for each agent."""
-        return distribution.sample(key)
-
     def greedy(self, view: View, memory: ActorCriticMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the likeliest action."""
         del key
-        distribution, memory = self.choose(view, memory, timestep)
+        distribution, memory = self.action_distribution(view, memory, timestep)
         return distribution.mode(), memory
 
+    def action_distribution(
+        self, view: View, memory: ActorCriticMemory, timestep: Timestep
+    ) -> tuple[Distribution, ActorCriticMemory]:
+        """The distribution over actions at a timestep, and the memory after it."""
+        observation = normalised_observation(view.statistics, timestep.observation)
+        first = timestep.first if self.recurrent else None
+        head, carry = self.network.apply(view.params, observation, memory.carry, first, method="policy")
+        return for_actions(self.world.actions, head), memory._replace(carry=carry)
+
+    def sample_action(self, distribution: Distribution, key: jax.Array) -> Any:
+        """Sample an action, or one for each agent."""
+        return distribution.sample(key)
+
     def digest(self, view: View, memory: ActorCriticMemory, trajectory: Transition) -> tuple[Experience, Any]:
-        """Hand the trajectory on, with what was remembered before it and with running discounted sums of rewards."""
+        """Add the core's state before the unroll and, where rewards are scaled, running sums of rewards."""
         del view
         discounted, sums = memory.discounted, trajectory.extras.discounted
         if self.normalise_rewards:
             over = trajectory.terminated | trajectory.truncated
-
-            def step(total: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-                total = self.gamma * total + row[0].astype(total.dtype)
-                return jnp.where(row[1], 0, total), total
-
-            discounted, sums = jax.lax.scan(step, discounted, (trajectory.reward, over))
+            discounted, sums = running_returns(trajectory.reward, over, discounted, self.gamma)
         start = jax.tree.map(lambda x: x[None], memory.start)
         rows = trajectory._replace(extras=trajectory.extras._replace(discounted=sums, start=start), version=None)
         experience = Experience(rows, trajectory.valid, version=trajectory.version)
         return experience, ActorCriticMemory(discounted, memory.carry, memory.carry)
 
-    def evaluate(self, params: Any, statistics: Statistics, batch: Batch) -> tuple[Distribution, jax.Array]:
-        """What to do in each row, and how good it is there: what a loss is made of."""
-        observation, first = self.seen(statistics, batch.observation), batch.first
-        if self.recurrent:
-            observation, first = jnp.swapaxes(observation, 0, 1), jnp.swapaxes(first, 0, 1)
-        head, value, _ = self.network.apply(params, observation, batch.start, first, self.burn_in)
-        if self.recurrent:
-            head, value = jnp.swapaxes(head, 0, 1), jnp.swapaxes(value, 0, 1)
-        return for_actions(self.world.actions, head), value
+
+def normalised_observation(statistics: Statistics, observation: jax.Array) -> jax.Array:
+    """Shift and scale observations by their running moments, if these are kept."""
+    moments = statistics.observation
+    return normalise(observation, moments) if isinstance(moments, Moments) else observation
