@@ -1,4 +1,4 @@
-"""Timelines: what a trace of a run shows, and what of it survives a kill."""
+"""Traces: what the trace of a run shows, and what of it survives a kill."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def titles(events: list[Event]) -> dict[int, str]:
     return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
 
 
-def names(events: list[Event], who: str) -> set[str]:
-    return {e["name"] for e in events if e["ph"] == "X" and titles(events)[e["pid"]].startswith(who)}
+def names(events: list[Event], title: str) -> set[str]:
+    return {e["name"] for e in events if e["ph"] == "X" and titles(events)[e["pid"]].startswith(title)}
 
 
-def spans(events: list[Event], who: str, *does: str) -> list[tuple[float, float]]:
+def spans(events: list[Event], title: str, *does: str) -> list[tuple[float, float]]:
     """When replicas did something of a kind: (begin, end) in seconds."""
     called = titles(events)
     return [
         (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
         for e in events
-        if e["ph"] == "X" and called[e["pid"]].startswith(who) and any(d in e["name"].split("+") for d in does)
+        if e["ph"] == "X" and called[e["pid"]].startswith(title) and any(d in e["name"].split("+") for d in does)
     ]
 
 
@@ -104,7 +104,7 @@ def test_times_are_microseconds_from_the_first_span_on(in_step: list[Event]) -> 
     assert 100 < stepping < 4e6
 
 
-def test_under_sync_nobody_acts_while_the_learner_learns(in_step: list[Event]) -> None:
+def test_under_sync_no_actor_acts_while_the_learner_learns(in_step: list[Event]) -> None:
     assert share(in_step, "acting", "stepping") < 0.01
     assert share(in_step, "waiting") > 0.2
 
@@ -190,7 +190,7 @@ def test_a_kill_loses_the_last_spans_only_and_a_newcomer_goes_on_in_the_same_row
     newcomer.close()
     events = written(path)
     assert titles(events) == {3: "env+act/3"}
-    assert len([e for e in events if e["ph"] == "M"]) == 2  # who it is, and where its row is
+    assert len([e for e in events if e["ph"] == "M"]) == 2  # its title, and the place of its row
     assert [e["name"] for e in events if e["ph"] == "X"] == ["acting", "stepping", "acting", "learning"]
 
 
