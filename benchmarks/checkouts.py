@@ -21,9 +21,9 @@ HERE = Path(__file__).resolve()
 CASES: dict[str, dict[str, Any]] = {
     "fused": {"env": "gymnax:CartPole-v1", "policy": "fused:devices=1", "envs": 64, "steps": 600_000},
     "host": {"env": "CartPole-v1", "policy": "fused:devices=1", "envs": 16, "steps": 60_000},
-    "central inference": {"env": "CartPole-v1", "policy": "single_learner_fine:actors=2", "envs": 8, "steps": 16_000},
+    "central inference": {"env": "CartPole-v1", "policy": "single_learner_fine:actors=2", "envs": 8, "steps": 30_000},
     "ready batching": {
-        "env": "CartPole-v1", "policy": "single_learner_fine:actors=2,wait=0", "envs": 8, "steps": 16_000,
+        "env": "CartPole-v1", "policy": "single_learner_fine:actors=2,wait=0", "envs": 8, "steps": 30_000,
     },
     "actors": {"env": "gymnax:CartPole-v1", "policy": "single_learner_coarse:actors=2", "envs": 64, "steps": 400_000},
     "async actors": {

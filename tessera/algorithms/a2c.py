@@ -19,7 +19,7 @@ from tessera.support.fields import option, resolved
 class A2C(ActorCriticAlgorithm):
     """One gradient per short unroll of all environments.
 
-    `act` and `digest` stand in parts/actor_critic_acting.py, `prepare` (GAE) in parts/actor_critic.py.
+    `act` and `digest` are in parts/actor_critic_acting.py, `prepare` (GAE) is in parts/actor_critic.py.
     """
 
     name: ClassVar[str] = "a2c"

@@ -122,7 +122,7 @@ class Feedback(NamedTuple):
 class Algorithm:
     """The base class. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
 
-    Methods stand in the order in which an update calls them. `ready`, `act`, `greedy` and `digest` see one environment,
+    Methods are in the order in which a run calls them. `ready`, `act`, `greedy` and `digest` see one environment,
     `prepare` one group, `gradient` rows; the framework vectorises.
     """
 

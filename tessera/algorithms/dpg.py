@@ -23,7 +23,7 @@ class DPG(ReplayAlgorithm):
     """Critics learn the value of actions from replayed experience; the actor ascends the first critic's value.
 
     Before the first gradient, actions are uniform in their range; then they are the actor's, with noise. By default it
-    is TD3 (Fujimoto et al., 2018), except that targets move at every gradient. `digest`, `prepare` and `apply` stand in
+    is TD3 (Fujimoto et al., 2018), except that targets move at every gradient. `digest`, `prepare` and `apply` are in
     parts/replay_learning.py.
     """
 

@@ -35,7 +35,7 @@ class TargetBatch(NamedTuple):
 class QLearning(EpsilonGreedyAlgorithm):
     """Learns from each unroll once. It is stable where many environments with different exploration play at once.
 
-    A gradient is the mean over an unroll, as if it had been accumulated step by step. `act` stands in
+    A gradient is the mean over an unroll, as if it had been accumulated step by step. `act` is in
     parts/epsilon_greedy.py.
     """
 
@@ -98,7 +98,7 @@ class QLearning(EpsilonGreedyAlgorithm):
         return super().digest(view, memory, trajectory)
 
     def prepare(self, view: View, sample: Sample) -> tuple[TargetBatch, Any]:
-        """Targets of one group's unroll [T, n], as rows."""
+        """Compute targets of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
         q_t = self.network.apply(view.target, rows.next_observation)
         v_t = q_t.max(-1)
@@ -115,13 +115,13 @@ class QLearning(EpsilonGreedyAlgorithm):
     def gradient(self, view: View, batch: TargetBatch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
         """Gradient of half the squared errors."""
         del key
-        share = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
+        weight = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             value = select(self.network.apply(params, batch.observation), batch.action)
             error = value - batch.target
-            total = jnp.mean(share * 0.5 * jnp.square(error))
-            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(share * jnp.abs(error))}
+            total = jnp.mean(weight * 0.5 * jnp.square(error))
+            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(weight * jnp.abs(error))}
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)

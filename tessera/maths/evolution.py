@@ -23,7 +23,7 @@ def mean_return(reward: jax.Array, over: jax.Array) -> jax.Array:
 
 
 def centred_ranks(score: jax.Array, among: jax.Array) -> jax.Array:
-    """The rank of each score `among` all, from -0.5 for the lowest to 0.5; equal scores get their mean rank."""
+    """Ranks of scores `among` all, from -0.5 for the lowest to 0.5; equal scores get the mean of their ranks."""
     ordered = jnp.sort(among.ravel())
     below = jnp.searchsorted(ordered, score, side="left")
     up_to = jnp.searchsorted(ordered, score, side="right")

@@ -1,4 +1,4 @@
-"""Several agents: the network's axis of agents, who is learned from, and parity across policies."""
+"""Several agents: the network's axis of agents, which agents are learned from, and parity across policies."""
 
 from __future__ import annotations
 

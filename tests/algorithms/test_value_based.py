@@ -87,9 +87,9 @@ def test_huber_counts_large_errors_linearly():
 def test_importance_weights_have_the_exponent_of_the_moment_and_the_largest_is_one(end, power):
     dqn = DQN(prioritised=True, importance_exponent=0.4, importance_end=end, double=False).bind(SPEC)
     sample = Sample(ROWS, jnp.array([4.0, 0.5]), jnp.array([7, 9]))
-    (rows, weight), told = dqn.prepare(view(progress=0.5), sample)
+    (rows, weight), summary = dqn.prepare(view(progress=0.5), sample)
     np.testing.assert_allclose(weight, np.array([4.0, 0.5]) ** power, rtol=1e-6)
-    everyone = DrawSummary(weight=jnp.array([told.weight, 10.0]))  # another group has the largest
+    everyone = DrawSummary(weight=jnp.array([summary.weight, 10.0]))  # another group has the largest
     gradient, feedback = dqn.gradient(view(), (rows, weight), everyone, jax.random.key(0))
     error = np.array([2.0 - 5.5, 3.0])
     np.testing.assert_allclose([gradient[0, 1], gradient[1, 0]], error * weight / 10.0 / 2, rtol=1e-5)
@@ -132,12 +132,12 @@ def test_the_target_follows_by_copies_or_by_a_little():
 def test_optimisers_are_those_of_their_names(name, transform):
     dqn = DQN(optimiser=name, learning_rate=0.1, anneal=False, max_gradient_norm=0).bind(SPEC)
     state = dqn.start(PARAMS)._replace(clock=Clock(jnp.int32(0), jnp.int32(10)))
-    told = transform.init(PARAMS)
+    held = transform.init(PARAMS)
     params = PARAMS
     for k in range(3):
         gradient = PARAMS * (k - 0.5)
         state = dqn.apply(state, gradient, jnp.float32(1))
-        step, told = transform.update(gradient, told, params)
+        step, held = transform.update(gradient, held, params)
         params = optax.apply_updates(params, step)
     np.testing.assert_allclose(state.params, params, rtol=1e-5)
 
@@ -153,15 +153,15 @@ def test_a_loss_that_is_far_above_its_running_mean_is_dropped_and_counted():
 
     dqn = DQN(outliers=3.0, double=False).bind(SPEC)
     state = dqn.start(PARAMS)._replace(target=TARGET, statistics=usual, clock=Clock(jnp.int32(0), jnp.int32(10)))
-    batch, told = dqn.prepare(view(statistics=usual), Sample(ROWS))
-    assert float(told.loss) == pytest.approx(0.5 * (3.5**2 + 3.0**2) / 2)
-    told = jax.tree.map(lambda x: x[None], told)
-    gradient, feedback = dqn.gradient(view(statistics=usual), batch, told, jax.random.key(0))
+    batch, summary = dqn.prepare(view(statistics=usual), Sample(ROWS))
+    assert float(summary.loss) == pytest.approx(0.5 * (3.5**2 + 3.0**2) / 2)
+    summary = jax.tree.map(lambda x: x[None], summary)
+    gradient, feedback = dqn.gradient(view(statistics=usual), batch, summary, jax.random.key(0))
     assert float(feedback.metrics["dropped"]) == 1.0
     after = dqn.apply(state, gradient, jnp.linalg.norm(gradient))
     jax.tree.map(np.testing.assert_array_equal, after.optimizer, state.optimizer)
     np.testing.assert_array_equal(after.params, PARAMS)
-    assert float(dqn.absorb(state, told).statistics.mean) > 1.0  # what was dropped is remembered all the same
+    assert float(dqn.absorb(state, summary).statistics.mean) > 1.0  # what was dropped is remembered all the same
 
 
 def test_returns_go_to_the_end_of_the_episode_or_of_the_unroll():

@@ -1,6 +1,6 @@
 """Learning of PPO, A2C and IMPALA, up to the loss: advantages, normalisers, batches. Each algorithm has its own loss.
 
-Acting with the same network stands in `actor_critic_acting`.
+Acting with the same network is in actor_critic_acting.py.
 """
 
 from __future__ import annotations
