@@ -9,8 +9,9 @@ import jax
 
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.value_operations import ARRAYS, Values
+from tessera.graph.channel import Channel
 from tessera.graph.disciplines import FirstCome
-from tessera.graph.plan import Channel, Plan
+from tessera.graph.plan import Plan
 from tessera.graph.streams import RouteKind
 from tessera.program.exchange import Shards, SoloGradient, shards_of
 from tessera.program.initial import initial_state

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from tessera.errors import unknown_name
+from tessera.graph.channel import Channel
 from tessera.graph.disciplines import (
     Discipline,
     FirstCome,
@@ -17,7 +18,7 @@ from tessera.graph.disciplines import (
     lag_of,
     mode_of,
 )
-from tessera.graph.plan import Channel, Placement, Plan
+from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
+from tessera.graph.channel import Channel
 from tessera.graph.draw import render
 from tessera.graph.operators import OPERATORS
-from tessera.graph.plan import Channel, Needs, Placement, Plan, make_plan
+from tessera.graph.plan import Needs, Placement, Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
 
 NEEDS = Needs("dqn", "cartpole", device_env=True, batch=32, priorities=True, absorbs=True)

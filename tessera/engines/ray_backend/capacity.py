@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 from tessera.engines.base import NoCapacity
+from tessera.graph.channel import Channel
 from tessera.graph.disciplines import Sync
-from tessera.graph.plan import Channel, Plan
+from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import with_fewer
 from tessera.graph.streams import RouteKind
 
