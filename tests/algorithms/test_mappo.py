@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -14,8 +15,10 @@ from tessera import MAPPO, PPO, DeviceEnvironment, Discrete, Fragment, Policy, S
 from tessera.algorithms.contract import Clock, Transition, View
 from tessera.algorithms.parts.actor_critic_acting import Extras, Statistics
 from tessera.api import train
+from tessera.engines import serial
 from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
+from tessera.engines.replica.replica import make_programs
 from tessera.engines.serial import SerialEngine
 from tessera.networks import TeamActorCritic
 from tessera.planning.prepare import prepare_plan
@@ -130,9 +133,20 @@ def state_of(kind, policy, env, **options):
         engine.close()
 
 
+SPREAD = "jaxmarl:MPE_simple_spread_v3"
+APART = {"core": "lstm", "separate": True}
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("options", [{}, {"core": "lstm", "separate": True}], ids=["shared", "separate, lstm"])
-@pytest.mark.parametrize("env", ["jaxmarl:MPE_simple_spread_v3", Relay()], ids=["spread", "relay"])
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        pytest.param(SPREAD, {}, id="spread-shared"),
+        pytest.param(Relay(), APART, id="relay-separate, lstm"),
+        pytest.param(Relay(), {}, id="relay-shared", marks=pytest.mark.slow),
+        pytest.param(SPREAD, APART, id="spread-separate, lstm", marks=pytest.mark.slow),
+    ],
+)
 def test_every_way_to_cut_a_team_gives_the_params_of_fused(env, options):
     wanted = state_of(SerialEngine, policies.get("fused", devices=1), env, **options)
     for policy in ("single_learner_coarse:actors=3", "environments:workers=2", "central:workers=2,shards=2"):
@@ -174,8 +188,10 @@ def test_only_who_acts_and_learns_can_be_shared_out_by_agents():
         Policy("odd", (Fragment("env"), Fragment("act store grad apply", 3, by="agent")))
 
 
-def test_agents_apart_go_on_from_a_snapshot_to_the_same_bits():
+def test_agents_apart_go_on_from_a_snapshot_to_the_same_bits(monkeypatch):
     bound, made, plan = small_plan("environments", core="gru")
+    compiled = functools.cache(lambda own, fragment: make_programs(own, plan, fragment))
+    monkeypatch.setattr(serial, "make_programs", lambda own, plan, fragment: compiled(own, fragment))
     engines = [SerialEngine(plan, bound, made, seed=3, horizon=10) for _ in range(2)]
     engines[0].start()
     engines[0].advance(2)

@@ -218,12 +218,15 @@ def test_v_trace_converges_to_the_value_of_the_clipped_policy(rho_bar):
     log_ratios = np.log(policy[at, chosen] / behaviour[at, chosen]).astype(np.float32)
     never = np.zeros(at.shape, bool)
     values = np.zeros(states)
-    for _ in range(400):
-        v, v_next = values[at], values[np.array(visited[1:])]
-        targets = v_trace(
+
+    @jax.jit
+    def first_targets(v, v_next):
+        return v_trace(
             log_ratios, reward[at, chosen], v, v_next, never, never, gamma, 1.0, rho_bar, min(1.0, rho_bar)
-        )
-        first = np.asarray(targets.target[0])
+        ).target[0]
+
+    for _ in range(400):
+        first = np.asarray(first_targets(values[at], values[np.array(visited[1:])]))
         values = np.array([(likelihood * first)[start == s].sum() for s in range(states)])
     np.testing.assert_allclose(values, want, rtol=1e-3, atol=1e-3)
 
