@@ -25,7 +25,7 @@ from tessera.algorithms.ppo import PPO
 from tessera.engines.serial import SerialEngine
 from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import call, drive
+from tessera.program.interpreter import call, drive
 from tessera.program.nodes import Node, Op, Repeat, Segment
 from tessera.program.numpy_lowering.lowering import Lowered, is_small
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera import map_reduce, train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.systems import find
 
 WORKERS, ENVS, SEEDS = (1, 2, 4), 8, range(1, 6)
@@ -126,7 +126,7 @@ def main() -> None:
         rows = [Row(**row) for row in json.loads(options.draw.read_text())]
     else:
         tasks = [(env, workers, seed) for env in TASKS for seed in SEEDS for workers in WORKERS]
-        with kept():
+        with keep_processes():
             rows = map_reduce(measure, lambda found: [Row(**row) for row in found], tasks, workers=options.parallel)
     if options.save:
         options.save.write_text(json.dumps([asdict(row) for row in rows]))

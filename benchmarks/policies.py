@@ -19,7 +19,8 @@ from typing import Any
 
 from tessera import A2C, DQN, IMPALA, PPO, policies
 from tessera.api import Result, train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
+from tessera.graph.disciplines import mode_of
 from tessera.graph.draw import table
 from tessera.planning.prepare import prepare_plan
 
@@ -124,7 +125,9 @@ def measure(policy: str, seed: int, algorithm: str = "", steps: int = STEPS) -> 
 
 def _lags(result: Result) -> tuple[float, float]:
     """Mean and maximum lag: of gradients where they are applied late, or else of what is learned from."""
-    late = result.plan.solo or any(c.stream == "gradients" and c.mode == "async" for c in result.plan.channels)
+    late = result.plan.solo or any(
+        c.stream == "gradients" and mode_of(c.discipline) == "async" for c in result.plan.channels
+    )
     mean, most = ("stream/gradients/lag_mean", "stream/gradients/lag_max") if late else ("lag/mean", "lag/max")
     rows = [row for row in result.metrics if math.isfinite(row.get(mean, math.nan))]
     if not rows:
@@ -148,17 +151,14 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
-def page(rows: Sequence[Row], command: str) -> str:
-    """The whole page."""
+MARKER = "<!-- From here on made by"
+"""Where the part of the page begins that this script writes; what stands above it is written by hand."""
+
+
+def page(rows: Sequence[Row], command: str, by_hand: str) -> str:
+    """The whole page, with its first part as it is."""
     lines = [
-        "# Distribution policies",
-        "",
-        f"Made by `{command}`; change the policies or that script, not this page.",
-        "",
-        "A policy says which operators run together (fragments), in how many replicas, and how each stream between",
-        "them is waited for. Every policy here is a short file in tessera/policies; `tessera plan ALGORITHM ENV",
-        "--policy P` shows what becomes of it for any algorithm and environment, and `tessera pairs` which pairs of",
-        "algorithm and policy there are. An option is given as `central:workers=4,mode=async`.",
+        f"{MARKER} `{command}`: change the policies or that script, not this part. -->",
         "",
         "## Measured",
         "",
@@ -173,7 +173,7 @@ def page(rows: Sequence[Row], command: str) -> str:
     ]
     for name in policies.names():
         lines += ["", *section(name)]
-    return "\n".join(lines) + "\n"
+    return by_hand.partition(MARKER)[0] + "\n".join(lines) + "\n"
 
 
 def section(name: str) -> list[str]:
@@ -208,13 +208,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps, at the most")
     options = parser.parse_args()
     rows = []
-    with kept():
+    with keep_processes():
         for policy in options.policies or CASES:
             for seed in options.seeds:
                 rows.append(measure(policy, seed, options.algorithm, options.steps))
                 print("  ".join(cells(rows[-1])), flush=True)
     if not options.policies and not options.algorithm:
-        PAGE.write_text(page(rows, " ".join(["python", "benchmarks/policies.py", *sys.argv[1:]])))
+        command = " ".join(["python", "benchmarks/policies.py", *sys.argv[1:]])
+        PAGE.write_text(page(rows, command, PAGE.read_text()))
         print(f"wrote {PAGE}")
 
 

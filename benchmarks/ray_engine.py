@@ -1,12 +1,12 @@
-"""The Ray engine beside the local one, and beside RLlib: steps per second of training with two actors on this machine.
+"""The Ray engine against the local one, and against RLlib: training steps per second with two actors on this machine.
 
     python benchmarks/ray_engine.py
     python benchmarks/ray_engine.py --rllib /tmp/rllib-venv/bin/python   # benchmarks/rllib_peer.py says how
 
 IMPALA on Gymnasium's Acrobot (or --env) under `single_learner_coarse:mode=async`, in interleaved pairs: the same plan
 on processes of the local engine, and on Ray actors of one node. Speed counts from the first update on. RLlib's IMPALA
-and PPO train in the same run, on the same task, with two runners and several numbers of environments; its fastest
-counts. The less work a message holds, the harder: CartPole is light, and --envs and --unroll make messages smaller.
+and PPO train in the same session, on the same task, with two runners and several numbers of environments; the fastest
+counts. The less work per message, the harder: CartPole is light, and --envs and --unroll make messages smaller.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ POLICY = "single_learner_coarse:actors=2,mode=async"
 PEERS = [(name, envs) for name in ("impala", "ppo") for envs in (8, 32)]
 
 
-def ours(engine: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+def train_once(engine: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train once."""
-    s = tessera.train(
+    summary = tessera.train(
         tessera.IMPALA(unroll=options.unroll), options.env, POLICY, engine=engine, steps=options.steps, seed=seed,
         envs=options.envs, eval_episodes=1, quiet=True,
     ).summary  # fmt: skip
-    return {"steps_per_second": s["steps_per_second"], "train_return": s["train_return_mean"]}
+    return {"steps_per_second": summary["steps_per_second"], "train_return": summary["train_return_mean"]}
 
 
-def theirs(python: str, env: str, algorithm: str, envs: int, seconds: float) -> dict[str, Any]:
+def train_rllib(python: str, env: str, algorithm: str, envs: int, seconds: float) -> dict[str, Any]:
     """RLlib, in its own interpreter."""
     script = str(Path(__file__).with_name("rllib_peer.py"))
     command = [python, script, "--env", env, "--algorithm", algorithm, "--envs", str(envs), "--seconds", str(seconds)]
@@ -56,19 +56,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each of RLlib's runs")
     parser.add_argument("--rllib", help="an interpreter that has RLlib")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {"local": [], "ray": []}
+    runs: dict[str, list[dict[str, Any]]] = {"local": [], "ray": []}
     for seed in range(1, options.pairs + 1):
         for engine in ("local", "ray") if seed % 2 else ("ray", "local"):
-            found[engine].append(ours(engine, options, seed))
-            print(f"{engine:5s} seed {seed}: {found[engine][-1]}", flush=True)
-    ratios = [b["steps_per_second"] / a["steps_per_second"] for a, b in zip(found["local"], found["ray"], strict=True)]
-    mean = {engine: statistics.mean(one["steps_per_second"] for one in runs) for engine, runs in found.items()}
+            runs[engine].append(train_once(engine, options, seed))
+            print(f"{engine:5s} seed {seed}: {runs[engine][-1]}", flush=True)
+    speeds = {engine: [run["steps_per_second"] for run in own] for engine, own in runs.items()}
+    ratios = [b / a for a, b in zip(speeds["local"], speeds["ray"], strict=True)]
+    mean = {engine: statistics.mean(own) for engine, own in speeds.items()}
     print(f"local {mean['local']:,.0f} steps/s, ray {mean['ray']:,.0f} steps/s")
     print(f"ray / local: {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}], {len(ratios)} pairs")
     if options.rllib:
         peers = {}
         for name, envs in PEERS:
-            peers[name, envs] = theirs(options.rllib, options.env, name, envs, options.seconds)
+            peers[name, envs] = train_rllib(options.rllib, options.env, name, envs, options.seconds)
             print(f"rllib {name}, 2 x {envs} environments: {peers[name, envs]}", flush=True)
         best = max(peers, key=lambda k: peers[k]["steps_per_second"])
         speed = peers[best]["steps_per_second"]

@@ -21,7 +21,7 @@ from typing import Any
 from tessera import map_reduce
 from tessera.algorithms.contract import Algorithm
 from tessera.api import train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.errors import unknown_name
 from tessera.graph.draw import render
 from tessera.planning.prepare import prepare_plan
@@ -360,7 +360,7 @@ def main() -> None:
         if name not in SYSTEMS:
             raise SystemExit(str(unknown_name("system", name, SYSTEMS)))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with kept():
+    with keep_processes():
         for name in options.systems or SYSTEMS:
             line = redo(name, options.seeds, options.parallel)
             (FOLDER / "README.md").write_text(index({name: line}))

@@ -3,11 +3,11 @@
     python benchmarks/transport.py
     python benchmarks/transport.py --ray PYTHON     # an interpreter that has benchmarks/requirements-ray.txt
 
-Bandwidth is payload bytes per second of 1 MB messages, one way, from the first write until the last is released: the
-writer copies each message in, and the reader either reads every byte of it in place or copies it out once more.
-memcpy copies the same message between the same number of buffers within one process. A round trip is 1 KB there and
-back, copied in on both sides. Rounds interleave what is compared, and figures are medians over them; Ray is started
-after the bandwidth is measured. Both processes need a core of their own: on a busy machine the figures are far lower.
+Bandwidth is payload bytes per second of 1 MB messages, one way, from the first write to the last release: the writer
+copies each message in, and the reader either reads every byte in place or copies the message out. memcpy copies the
+same message between the same number of buffers within one process. A round trip is 1 KB there and back, copied in on
+both sides. Each round measures everything once, and figures are medians over rounds; Ray is started after the bandwidth
+is measured. Each process needs a core of its own: on a busy machine the figures are far lower.
 """
 
 import argparse
@@ -29,24 +29,24 @@ LARGE = Layout.of([np.zeros(2**20, np.uint8)])
 SMALL = Layout.of([np.zeros(256, np.float32)])
 RINGS = {"large": (LARGE, SLOTS), "there": (SMALL, SLOTS), "back": (SMALL, SLOTS)}
 READ, COPY, STOP = 0, 1, 2
-"""What the reader does with a large message: its version."""
+"""What the reader does with a large message, sent as its version."""
 PARENT, CHILD = 0, 1
 
 Rows = list[dict[str, float]]
 """The figures of every round."""
 
 
-def place() -> tuple[dict[str, int], int, int]:
-    """Where each ring and the bell begin, and how large the arena is."""
+def lay_out() -> tuple[dict[str, int], int, int]:
+    """The offsets of the rings and of the bell, and the size of the arena."""
     allocator = Allocator()
     offsets = {name: allocator.take(Ring.nbytes(layout, slots, 1)) for name, (layout, slots) in RINGS.items()}
     return offsets, allocator.take(Bell.nbytes(2)), allocator.size
 
 
 def connect(arena: Arena, me: int) -> tuple[Ring, Ring, Ring, Bell]:
-    offsets, at_bell, _ = place()
+    offsets, bell_offset, _ = lay_out()
     large, there, back = (Ring(arena, offsets[name], *RINGS[name], readers=1) for name in RINGS)
-    return large, there, back, Bell(arena, at_bell, 2, me)
+    return large, there, back, Bell(arena, bell_offset, 2, me)
 
 
 def serve(handle: tuple[int, int, int]) -> None:
@@ -118,7 +118,7 @@ def round_trips(there: Ring, back: Ring, bell: Bell, count: int) -> float:
 
 
 def serve_ray() -> None:
-    """In an interpreter that has Ray: for each line that is read, median microseconds of a call and of a 1 KB echo."""
+    """In an interpreter with Ray: for each line of input, median microseconds of a call and of a 1 KB echo."""
     import json
     import statistics
     import sys
@@ -151,12 +151,12 @@ def serve_ray() -> None:
 
 
 def start_ray(python: str) -> subprocess.Popen:
-    """A process of its own, which measures once for each line that it is sent."""
+    """Start a process that measures once for each line of input."""
     code = f"from __future__ import annotations\n{inspect.getsource(serve_ray)}\nserve_ray()"
     return subprocess.Popen([python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def ask(process: subprocess.Popen) -> list[float]:
+def measure_ray(process: subprocess.Popen) -> list[float]:
     """Have the process measure once."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -177,20 +177,20 @@ def bandwidths(large: Ring, bell: Bell, rounds: int) -> Rows:
 
 
 def latencies(there: Ring, back: Ring, bell: Bell, rounds: int, python: str | None) -> Rows:
-    """Microseconds of a round trip, and of Ray's if there is one."""
+    """Microseconds of a round trip, and of Ray's if an interpreter is given."""
     ray = start_ray(python) if python else None
     rows = []
     for _ in range(rounds + 1):
         row = {"round_trip": round_trips(there, back, bell, 2000)}
         if ray is not None:
-            row["ray_call"], row["ray_echo"] = ask(ray)
+            row["ray_call"], row["ray_echo"] = measure_ray(ray)
         rows.append(row)
     if ray is not None:
         ray.communicate()
     return rows[1:]
 
 
-def middle(rows: Rows, name: str, over: str | None = None) -> float:
+def median_of(rows: Rows, name: str, over: str | None = None) -> float:
     """Median of a figure, or of its ratio to another of the same round."""
     return round(statistics.median(row[name] / (row[over] if over else 1) for row in rows), 2)
 
@@ -200,16 +200,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds")
     parser.add_argument("--ray", help="interpreter that has Ray")
     options = parser.parse_args()
-    arena = Arena(place()[2])
+    arena = Arena(lay_out()[2])
     child = multiprocessing.get_context("spawn").Process(target=serve, args=(arena.handle,), daemon=True)
     child.start()
     large, there, back, bell = connect(arena, PARENT)
     copies = bandwidths(large, bell, options.rounds)
-    report = {f"{name}_gb_per_second": middle(copies, name) for name in copies[0]}
-    report |= {f"{name}_to_memcpy": middle(copies, name, "memcpy") for name in ("in_place", "copied_out")}
+    report = {f"{name}_gb_per_second": median_of(copies, name) for name in copies[0]}
+    report |= {f"{name}_to_memcpy": median_of(copies, name, "memcpy") for name in ("in_place", "copied_out")}
     trips = latencies(there, back, bell, options.rounds, options.ray)
-    report |= {f"{name}_microseconds": middle(trips, name) for name in trips[0]}
-    report |= {f"{name}_ratio": middle(trips, name, "round_trip") for name in trips[0] if name != "round_trip"}
+    report |= {f"{name}_microseconds": median_of(trips, name) for name in trips[0]}
+    report |= {f"{name}_ratio": median_of(trips, name, "round_trip") for name in trips[0] if name != "round_trip"}
     print(json.dumps(report, indent=2))
     large.write([np.zeros(2**20, np.uint8)], version=STOP)
     bell.ring(CHILD)

@@ -1,4 +1,4 @@
-"""REINFORCE with a baseline (Williams, 1992): an algorithm of one's own, trained under two distribution policies."""
+"""REINFORCE with a baseline (Williams, 1992): your own algorithm, trained under two distribution policies."""
 
 from dataclasses import dataclass
 
@@ -10,40 +10,38 @@ import tessera
 from tessera.maths.distributions import for_actions
 from tessera.maths.returns import discounted_returns
 from tessera.networks import ActorCritic
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
 class Reinforce(tessera.Algorithm):
-    """Make what brought more than expected likelier. All functions are pure, and none knows where it runs."""
+    """Make actions that returned more than expected likelier. All functions are pure, and none knows where it runs."""
 
     name = "reinforce"
     max_gradient_norm = 0.5
-    unroll: int = 64
+    anneal = True  # the learning rate, by the whole run's clock
+    unroll: int = option(64, low=1)
     """Steps that each environment plays between updates."""
-    learning_rate: float = 5e-3
+    learning_rate: float = option(5e-3, low=0)
     """Step size at the beginning; falls to zero by the end of the run."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
 
     network = property(lambda self: ActorCritic(self.world))
     schedule = property(lambda self: tessera.Schedule(self.unroll))
     optimizer = property(lambda self: optax.scale_by_adam())
 
-    def rate(self, clock):
-        """The clock is the whole run's, wherever this is called."""
-        return self.learning_rate * (1 - clock.progress)
-
     def init(self, key):
         """Make the params."""
         return self.network.init(key, jnp.zeros(self.world.observation_shape))
 
     def choose(self, params, observation):
-        """What to do, as a distribution, and what to expect of it."""
+        """The distribution over actions, and the return to expect."""
         head, baseline, _ = self.network.apply(params, observation)
         return for_actions(self.world.actions, head), baseline
 
     def act(self, view, memory, timestep, key):
-        """One environment, one step: an action; nothing is remembered."""
+        """One environment, one step: sample an action; nothing is remembered."""
         return self.choose(view.params, timestep.observation)[0].sample(key), memory, ()
 
     def greedy(self, view, memory, timestep, key):
@@ -51,9 +49,9 @@ class Reinforce(tessera.Algorithm):
         return self.choose(view.params, timestep.observation)[0].mode(), memory
 
     def prepare(self, view, sample):
-        """One group's unroll [T, n]: what each action brought, as rows."""
+        """One group's unroll [T, n]: the return of each action, as rows."""
         t = sample.rows
-        # where time or the unroll ran out, the baseline stands for the rest; where the episode terminated, nothing does
+        # at a truncation or the end of the unroll, the baseline stands for the rest; after a termination there is none
         cut = t.truncated.at[-1].set(True) & ~t.terminated
         _, rest = self.choose(view.params, t.next_observation)
         returns = discounted_returns(t.reward + self.gamma * cut * rest, self.gamma * ~(cut | t.terminated))

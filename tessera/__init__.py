@@ -95,12 +95,12 @@ _MODULES = {
     "tessera.stores.queue": ("Queue",),
     "tessera.stores.replay": ("Replay",),
 }  # fmt: skip
-"""Module -> public names that it holds."""
+"""Module -> public names in it; the imports above show type checkers the same."""
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names when they are first used, so that `import tessera` costs next to nothing."""
+    """Import a public name when it is first used, so that `import tessera` costs next to nothing."""
     if name not in _HOME:
         raise AttributeError(f"module 'tessera' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,31 +22,34 @@ from tessera.evaluation.evaluator import Evaluation, Evaluator, make_act
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
-from tessera.planning.prepare import planned_updates, prepare_plan
-from tessera.program.training import published
+from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
+from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
-from tessera.runs.loop import EVALUATION_SEED, Run, RunOptions
-from tessera.runs.saved import load_run
+from tessera.runs.run_loop import EVALUATION_SEED, Run, RunOptions
+from tessera.runs.saved_run import load_run
 from tessera.support.cache import use_compilation_cache
 
 __all__ = ["Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
-PLACING = ("envs", "groups", "lag", "precision", "engine", "mesh")
-"""Arguments of `train` that decide the plan."""
-
 
 @dataclass
 class Result:
-    """What a run leaves behind."""
+    """A finished run."""
 
     algorithm: Algorithm
+    """The algorithm, bound to the environment."""
     env: Environment
     plan: Plan
+    """The plan that ran; it has fewer replicas than requested if a cluster has lost capacity."""
     state: State
+    """Params, optimiser state and whatever else the algorithm keeps, as NumPy arrays."""
     summary: dict[str, Any]
+    """The contents of summary.json; docs/metrics.md names every entry."""
     metrics: list[dict[str, float]]
+    """Rows of metrics.jsonl; of a very long run, only some."""
     run_dir: Path | None
+    """The run directory, if one was written."""
     _evaluator: Evaluator = field(repr=False)
 
     @property
@@ -58,13 +62,15 @@ class Result:
         return self._evaluator(published(self.state), episodes, seed)
 
     def act(self, observation: Any, first: bool = False) -> np.ndarray:
-        """The greedy action at one observation after another; `first=True` where an episode begins.
+        """The greedy action for an observation; `first=True` where an episode begins.
 
-        Only networks with a core need to be told: they remember what they were shown before.
+        Only recurrent networks need `first`: they remember the observations of earlier calls.
         """
-        if not hasattr(self, "_act"):
-            self._act = make_act(self.algorithm, published(self.state))
         return self._act(observation, first)
+
+    @functools.cached_property
+    def _act(self) -> Callable[..., np.ndarray]:
+        return make_act(self.algorithm, published(self.state))
 
 
 def train(
@@ -99,30 +105,31 @@ def train(
 
     Args:
         algorithm: what to train, with its hyper-parameters.
-        env: a name such as "gymnax:CartPole-v1", a factory, a class or an environment.
+        env: a name such as "gymnax:CartPole-v1", a factory, a class or an environment; see `tessera.envs.make`.
         policy: the name of a distribution policy ("central", "central:workers=4,mode=async"), a file, a `Policy`, or
             None to have one chosen.
         steps: environment steps to train for, over all environments.
-        seed: what all randomness derives from.
+        seed: seed of all randomness.
         envs: environments; None: the algorithm's default.
-        groups: groups that environments are dealt into; part of the run's identity, like the seed.
-        lag: updates by which acting trails behind; None: 0 for device environments, 1 for host environments.
+        groups: groups of environments; part of the run's identity, like the seed.
+        lag: updates by which acting lags behind; None: 0 for device environments, 1 for host environments.
         run_dir: folder for checkpoints, metrics and summary; None: nothing is written.
-        resume: go on from the newest checkpoint in `run_dir`, if there is one.
+        resume: continue from the newest checkpoint in `run_dir`, if there is one.
         target_return: stop once greedy episodes reach this mean return.
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         eval_episodes: greedy episodes at the end.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
         engine: serial (one thread), local (processes) or ray (a cluster); None: local if anything is cut, else serial.
-        mesh: "data=4,model=2": copies of the params that each learner has, and devices that share each copy's wide
-            layers; None: as the policy says.
-        evaluate_every: updates between greedy evaluations by a process beside training; 0: never.
+        mesh: "data=4,model=2": copies of the params in each learner, and devices over which each copy's wide layers
+            are cut; None: as the policy says.
+        evaluate_every: updates between greedy evaluations, which run in a process of their own; 0: never.
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
         restarts: how often each replica may be started again.
-        checkpoint_replay: save the replay with every checkpoint, so that a resumed run goes on exactly; without, it is
-            filled again by as many unrolls as before the first update.
+        checkpoint_replay: save the replay in every checkpoint, so that a resumed run continues exactly; otherwise it
+            is filled again by as many unrolls as before the first update.
+        address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this run.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -138,11 +145,11 @@ def train(
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
     use_compilation_cache()
-    bound, made, plan = prepare_plan(
+    bound, environment, plan = prepare_plan(
         algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision, engine=engine, mesh=mesh
     )
     updates = planned_updates(bound, plan, steps)
-    config = _config(bound, made, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
+    config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     folder = None if run_dir is None else Path(run_dir)
     options = RunOptions(
         started=started,
@@ -156,9 +163,9 @@ def train(
         checkpoint_replay=checkpoint_replay,
         address=address,
     )
-    run = Run(bound, made, plan, config, folder, updates, target_return, make_display(quiet), options)
+    run = Run(bound, environment, plan, config, folder, updates, target_return, make_display(quiet), options)
     state, summary = run.go(resume)
-    return Result(bound, made, run.plan, state, summary, run.rows, folder, run.evaluator)
+    return Result(bound, environment, run.plan, state, summary, run.rows, folder, run.evaluator)
 
 
 def compare(
@@ -170,28 +177,35 @@ def compare(
     note: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Train under each named policy in turn; the summary of each run, or why it `failed`.
+    """Train under each named policy in turn: the summary of each run by name, or {"failed": why}.
 
-    All are planned before the first one runs, so nothing starts if one of them cannot. `options` are those of `train`;
-    each run has a folder of its own under `run_dir`; `note` gets a line before each.
+    All runs are planned before the first one starts, so nothing starts if one of them cannot.
+
+    Args:
+        algorithm: what to train, as for `train`.
+        env: the environment, as for `train`.
+        names: policies, as for `train`.
+        run_dir: folder in which each run gets a folder of its own; None: nothing is written.
+        note: called with a line before each run.
+        options: the other options of `train`.
     """
-    made: dict[str, Policy] = {name: policies.parse(name) for name in names}
-    for name, policy in made.items():
+    chosen = {name: policies.parse(name) for name in names}
+    for name, policy in chosen.items():
         try:
-            prepare_plan(algorithm, env, policy, **{k: v for k, v in options.items() if k in PLACING})
+            prepare_plan(algorithm, env, policy, **{k: v for k, v in options.items() if k in PLAN_OPTIONS})
         except TesseraError as error:
             raise TesseraError(f"{name}: {error}") from None
-    out: dict[str, dict[str, Any]] = {}
-    for k, (name, policy) in enumerate(made.items(), 1):
-        note(f"{name} ({k} of {len(made)})")
+    summaries: dict[str, dict[str, Any]] = {}
+    for k, (name, policy) in enumerate(chosen.items(), 1):
+        note(f"{name} ({k} of {len(chosen)})")
         folder = None if run_dir is None else Path(run_dir) / re.sub(r"[^A-Za-z0-9.=]+", "-", name).strip("-")
         try:
             result = train(algorithm, env, policy, run_dir=folder, **{**options, "quiet": True})
         except RunFailed as error:
-            out[name] = {"failed": str(error)}
+            summaries[name] = {"failed": str(error)}
         else:
-            out[name] = result.summary
-    return out
+            summaries[name] = result.summary
+    return summaries
 
 
 def evaluate_run(
@@ -218,34 +232,42 @@ def evaluate_runs(
 ) -> list[RunEvaluation]:
     """Play greedy episodes with the newest params of each run.
 
-    Episodes are played in batches, each with a seed of its own, by `workers` of an engine (serial, local or ray; see
-    `map_reduce`). Which episodes are played depends on neither. Workers of a cluster need not see the folders.
+    Episodes are played in batches, each with its own seed, so the number of workers does not change them. Workers of a
+    cluster need no access to the folders.
+
+    Args:
+        folders: run directories.
+        episodes: episodes of each run.
+        seed: seed of the environments.
+        workers: batches played at a time; None: one, or as many as there are cores if an engine is named.
+        engine: serial (in this thread), local (processes) or ray (tasks of a cluster); None: local for several workers.
+        address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
     """
     runs = [load_run(folder) for folder in folders]
     views = [(run.config, published(run.state)) for run in runs]
     played = play_batches(views, episodes, seed, workers=workers, engine=engine, address=address)
-    found = []
+    evaluations = []
     for folder, run, (returns, lengths) in zip(folders, runs, played, strict=True):
         if not len(returns):
             raise RunFailed(f"no greedy episode of {folder} came to an end: does {run.env.name} ever end?")
-        found.append(RunEvaluation(returns, lengths, Path(folder), run.config["env"], run.update))
-    return found
+        evaluations.append(RunEvaluation(returns, lengths, Path(folder), run.config["env"], run.update))
+    return evaluations
 
 
-def _check_numbers(steps: int, positive: dict[str, int], others: dict[str, float]) -> None:
-    """Refuse numbers, by the name of the flag, that leave nothing to do or mean nothing."""
+def _check_numbers(steps: int, positive: dict[str, int], not_negative: dict[str, float]) -> None:
+    """Refuse numbers, given by their flags, that make no sense."""
     if steps < 1:
         raise TesseraError(f"--steps {steps}: at least one step is needed")
     for name, value in positive.items():
         if value < 1:
             raise TesseraError(f"{name} {value}: at least one is needed")
-    for name, least in others.items():
-        if least < 0:
-            raise TesseraError(f"{name} {least:g}: it cannot be below zero")
+    for name, number in not_negative.items():
+        if number < 0:
+            raise TesseraError(f"{name} {number:g}: it cannot be below zero")
 
 
 def _config(algorithm: Algorithm, env: Environment, plan: Plan, **options: Any) -> dict[str, Any]:
-    """What identifies a run, as saved in config.json."""
+    """The identity of a run, as saved in config.json."""
     return {
         "tessera": __version__,
         "algorithm": directory.algorithm_config(algorithm),

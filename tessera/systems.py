@@ -1,4 +1,4 @@
-"""Systems of the literature, each a named pair: an algorithm with its settings, and a distribution policy."""
+"""Systems of the literature: named pairs of an algorithm, with its settings, and a distribution policy."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class System:
 
     algorithm: str
     policy: str
-    """As `--policy` takes it; empty: left to be chosen, since the system is the algorithm in one place."""
+    """As for `--policy`; empty: chosen, since the system is the algorithm alone."""
     paper: str
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the algorithm that differ from its own defaults."""
+    """Fields of the algorithm that differ from its defaults."""
 
 
 SYSTEMS: dict[str, System] = {
-    "a2c": System("a2c", "", "Mnih et al. 2016; OpenAI 2017", "synchronous actor-critic: one gradient of all actors"),
+    "a2c": System("a2c", "", "Mnih et al. 2016; OpenAI 2017", "synchronous actor-critic: one gradient from all actors"),
     "a3c": System(
         "a2c", "central:mode=async", "Mnih et al. 2016",
         "actor-learners push gradients to a server, which keeps RMSProp's statistics",
@@ -37,7 +37,7 @@ SYSTEMS: dict[str, System] = {
         {"normalise_advantages": False},
     ),
     "a3c_lstm": System(
-        "a2c", "central:mode=async", "Mnih et al. 2016", "A3C whose network remembers",
+        "a2c", "central:mode=async", "Mnih et al. 2016", "A3C with a recurrent network",
         {"normalise_advantages": False, "core": "lstm"},
     ),
     "apex_dpg": System(
@@ -47,31 +47,31 @@ SYSTEMS: dict[str, System] = {
     ),
     "apex_dqn": System(
         "dqn", "distributed_replay:mode=async,stores=2,publish=4", "Horgan et al. 2018",
-        "actors explore each in its own way and set first priorities; one learner draws from sharded replay",
+        "each actor explores at its own rate and sets first priorities; one learner draws from sharded replay",
         {"dueling": True, "n_step": 3, "prioritised": True, "actor_priorities": True, "importance_end": 0.4,
          "exploration": "ladder"},
     ),
     "async_nstep_q": System(
         "q_learning", "central:mode=async", "Mnih et al. 2016",
-        "actor-learners without a replay: n-step Q, gradients applied as they come", {"kind": "n_step"},
+        "actor-learners without a replay: n-step Q, gradients applied as they arrive", {"kind": "n_step"},
     ),
     "async_q": System(
         "q_learning", "central:mode=async", "Mnih et al. 2016",
-        "actor-learners without a replay: one-step Q, gradients applied as they come",
+        "actor-learners without a replay: one-step Q, gradients applied as they arrive",
     ),
     "async_sarsa": System(
         "q_learning", "central:mode=async", "Mnih et al. 2016",
-        "actor-learners without a replay: one-step Sarsa, gradients applied as they come", {"kind": "sarsa"},
+        "actor-learners without a replay: one-step Sarsa, gradients applied as they arrive", {"kind": "sarsa"},
     ),
     "downpour": System(
         "a2c", "central:mode=async,workers=2,shards=2,model=2,push=2,pull=2", "Dean et al. 2012",
-        "DistBelief: replicas whose layers are cut over devices push to a sharded server and pull from it now and then",
+        "DistBelief: replicas whose layers are cut over devices push to a sharded server and pull from it at intervals",
         {"normalise_advantages": False, "widths": (128, 128)},
     ),
     "dpg": System("dpg", "", "Lillicrap et al. 2016; Fujimoto et al. 2018", "deterministic policy gradient and replay"),
     "dqn": System("dqn", "", "Mnih et al. 2013, 2015", "deep Q-learning: one player, replay, a target network"),
     "es": System(
-        "es", "", "Salimans et al. 2017", "evolution strategies: what crosses between workers is a seed and a score",
+        "es", "", "Salimans et al. 2017", "evolution strategies: workers exchange seeds and scores",
     ),
     "gorila": System(
         "dqn", "gorila:actors=2,stores=2,learners=2,shards=2,lag=20", "Nair et al. 2015",
@@ -80,43 +80,43 @@ SYSTEMS: dict[str, System] = {
     ),
     "gorila_bundled": System(
         "dqn", "gorila:bundled=true,actors=2,shards=2,lag=20", "Nair et al. 2015",
-        "Gorila as the paper ran it: an actor, its replay and its learner in one place, around a sharded server",
+        "Gorila as in the paper: an actor, its replay and its learner in one process, around a sharded server",
         {"double": False, "outliers": 3.0, "batch": 256},  # 128 for each of the two
     ),
     "impala": System(
         "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018",
-        "actors never wait; one learner corrects what they played by V-trace",
+        "actors never wait; one learner corrects their experience by V-trace",
     ),
     "impala_lstm": System(
-        "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018", "IMPALA whose network remembers",
+        "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018", "IMPALA with a recurrent network",
         {"core": "lstm"},
     ),
     "impala_multi": System(
         "impala", "multi_learner_coarse:mode=async", "Espeholt et al. 2018",
         "IMPALA with several learners that average their gradients",
     ),
-    "mappo": System("mappo", "", "Yu et al. 2022", "PPO for several agents; values are of what all of them see"),
+    "mappo": System("mappo", "", "Yu et al. 2022", "PPO for several agents, with values of what all of them observe"),
     "openai_five": System(
         "ppo", "split_inference:learners=2", "Berner et al. 2019",
         "rollout workers, forward-pass workers, and optimisers with all-reduce; PPO with an LSTM",
         {"core": "lstm"},
     ),
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
-    "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO whose network remembers", {"core": "lstm"}),
-    "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one place"),
+    "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO with a recurrent network", {"core": "lstm"}),
+    "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),
     "seed_rl": System(
         "impala", "single_learner_fine:wait=0.001", "Espeholt et al. 2020",
-        "environments only step; the learner acts for whichever are ready, in one batch",
+        "environments only step; the learner acts for those that are ready, in one batch",
     ),
 }  # fmt: skip
 
 
 TASKS = {"dpg": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3"}
-"""What algorithms are tried on that cannot play CartPole."""
+"""Environments for algorithms that cannot play CartPole."""
 
 
 def find(name: str) -> tuple[type[Algorithm], System | None]:
-    """What `tessera train NAME` trains: a system, or an algorithm alone (py:module.Class)."""
+    """What `tessera train NAME` trains: (algorithm, system); py:module.Class is an algorithm without a system."""
     system = SYSTEMS.get(name.lower())
     if system is not None:
         return algorithms.get(system.algorithm), system
@@ -126,5 +126,5 @@ def find(name: str) -> tuple[type[Algorithm], System | None]:
 
 
 def command(name: str) -> str:
-    """One line that runs a system."""
+    """A command that trains a system."""
     return f"tessera train {name} {TASKS.get(SYSTEMS[name].algorithm, 'gymnax:CartPole-v1')}"

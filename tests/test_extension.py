@@ -1,4 +1,4 @@
-"""What users write themselves: an algorithm, a device environment, a Gymnasium environment. The README quotes these."""
+"""What users write: an algorithm, a device environment, a Gymnasium environment. docs/environments.md quotes these."""
 
 from __future__ import annotations
 

@@ -99,6 +99,67 @@ def calls_advance(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "advance"
 
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+LOOPS = ast.For | ast.AsyncFor | ast.While | COMPREHENSIONS
+
+
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a function, a loop or a module, without those of functions that it only defines."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, FUNCTIONS):
+            yield child
+            yield from own_nodes(child)
+
+
+def name_of(used: ast.AST) -> str:
+    """How a function is called: `name`, or `.name` as a member of something."""
+    return f".{used.attr}" if isinstance(used, ast.Attribute) else getattr(used, "id", "")
+
+
+def called(scope: ast.AST) -> set[str]:
+    """Names of the functions that a scope calls, or lets others call."""
+    found: set[str] = set()
+    for call in own_nodes(scope):
+        if isinstance(call, ast.Call):
+            handed_on = call.args if name_of(call.func).lstrip(".") in ("partial", "submit", "map", "reduce") else []
+            found |= {name_of(x) for x in (call.func, *handed_on)}
+    return found
+
+
+def repeats_a_body(loop: ast.AST) -> bool:
+    """Whether a loop goes through the body of a node a number of times."""
+    if not any(isinstance(n, ast.Attribute) and n.attr == "body" for n in own_nodes(loop)):
+        return False
+    if isinstance(loop, ast.While):
+        return True
+    over = [g.iter for g in loop.generators] if isinstance(loop, COMPREHENSIONS) else [getattr(loop, "iter", loop)]
+    names = {name_of(n).lstrip(".") for iterable in over for n in ast.walk(iterable)}
+    return bool(names & {"range", "count", "repeat", "cycle"})
+
+
+def interpreters(source: str) -> set[str]:
+    """Functions that run a program in a loop of their own.
+
+    Such a loop calls the functions of nodes, be it through functions of the same module or through those that `drive`
+    is made of; or it goes through the body of a node a number of times, however that is run.
+    """
+    tree = ast.parse(source)
+    scopes = {n.name: n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)} | {"the module": tree}
+    runners = {".function"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "tessera.program.interpreter":
+            runners |= {alias.asname or alias.name for alias in node.names} - {"drive"}
+    while more := {n for name, x in scopes.items() if called(x) & runners for n in (name, f".{name}")} - runners:
+        runners |= more
+    found = set()
+    for name, scope in scopes.items():
+        for loop in (n for n in own_nodes(scope) if isinstance(n, LOOPS)):
+            if called(loop) & runners or repeats_a_body(loop):
+                found.add(name)
+    return found
+
+
 def texts() -> Iterator[Path]:
     """Every file of the repository that git knows or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -168,9 +229,98 @@ def test_no_algorithm_knows_where_it_runs(package):
 
 def test_the_training_loop_is_written_once():
     found = {p.name: lines for p in MODULES if (lines := driving_loops(p.read_text()))}
-    assert list(found) == ["loop.py"]
-    assert len(found["loop.py"]) == 1
+    assert list(found) == ["run_loop.py"]
+    assert len(found["run_loop.py"]) == 1
     assert driving_loops("for i in range(3):\n    if i:\n        engine.advance(1)") == [1]
+
+
+def test_a_program_has_one_interpreter_on_the_host_and_one_that_traces():
+    found = {str(p.relative_to(PACKAGE)): names for p in MODULES if (names := interpreters(p.read_text()))}
+    assert found.keys() == {"program/interpreter.py", "program/compile.py"}
+    drive = ast.parse((PACKAGE / "program" / "interpreter.py").read_text())
+    assert len([n for n in ast.walk(drive) if isinstance(n, LOOPS) and repeats_a_body(n)]) == 1
+
+
+SECOND_INTERPRETERS = {
+    "in one function": """
+def turns(loop, slots, port):
+    for step in range(loop.count):
+        slots[loop.index] = step
+        for node in loop.body:
+            match node:
+                case Op():
+                    slots.update(zip(node.writes, node.function(*(slots[r] for r in node.reads))))
+                case Recv():
+                    slots[node.slot] = port.receive(node.channel)
+""",
+    "nodes are run by another function": """
+def run_one(node, slots):
+    slots.update(zip(node.writes, node.function(*[slots[r] for r in node.reads])))
+
+def collect(nodes, slots):
+    while slots["count"]:
+        run_all(nodes, slots)
+
+def run_all(nodes, slots):
+    [run_one(node, slots) for node in nodes]
+""",
+    "nodes are run by a function that is handed in": """
+def turns(loop, slots, call):
+    step = 0
+    while step < loop.count:
+        for hosted, run in itertools.groupby(loop.body, is_host):
+            yield partial(call_all, list(run), slots, call)
+        step += 1
+""",
+    "nodes are run by a function that is handed on": """
+def serve(segments, executor):
+    for segment in segments:
+        executor.submit(step, segment)
+
+def step(segment):
+    return segment.function({}, {})
+""",
+    "nodes are run by a piece of drive": """
+from tessera.program.interpreter import call as run_segment
+
+def collect(nodes, slots):
+    for node in nodes:
+        run_segment(node, slots)
+""",
+    "outside of any function": """
+for segment in segments:
+    segment.function({}, slots)
+""",
+}
+
+
+@pytest.mark.parametrize("source", SECOND_INTERPRETERS.values(), ids=SECOND_INTERPRETERS)
+def test_a_second_interpreter_would_be_found(source):
+    assert interpreters(source)
+
+
+def test_what_only_changes_a_program_or_drives_it_is_no_interpreter():
+    changes = """
+def changed(nodes):
+    return [replace(n, function=wrapped(n)) if isinstance(n, Op) else replace(n, body=changed(n.body)) for n in nodes]
+
+def wrapped(node):
+    def function(*values):
+        return node.function(*values)
+    return function
+"""
+    assert interpreters(changes) == set()
+    drives = "from tessera.program.interpreter import drive\nfor node in drive(program, slots):\n    wait(node)"
+    assert interpreters(drives) == set()
+
+
+def test_the_run_loop_knows_no_engine_class():
+    source = (PACKAGE / "runs" / "run_loop.py").read_text()
+    engines = {f"tessera.engines.{name}" for name in ("serial", "local", "ray")}
+    assert not imported(source) & engines
+    assert not any(m.startswith("tessera.engines.driver") for m in imported(source))
+    calls = {n.func.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    assert not calls & {"isinstance", "getattr", "hasattr", "type"}
 
 
 def test_nothing_is_pickled():

@@ -1,4 +1,4 @@
-"""Algorithms: one file each, pure, unaware of distribution."""
+"""Algorithms: one file each, pure functions, unaware of distribution."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ALGORITHMS: dict[str, str] = {
 def get(name: str) -> type[Algorithm]:
     """Find an algorithm's class by name, or import it: py:module.Class."""
     if name.startswith("py:"):
-        found = import_target(name.removeprefix("py:"))
-        if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        cls = import_target(name.removeprefix("py:"))
+        if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
             raise TesseraError(f"{name!r} is not an Algorithm: give a frozen dataclass that derives from it")
-        return found
+        return cls
     if name.lower() not in ALGORITHMS:
         raise unknown_name("algorithm", name, ALGORITHMS)
     module = importlib.import_module(f"tessera.algorithms.{name.lower()}")

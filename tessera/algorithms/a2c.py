@@ -8,15 +8,19 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, View, resolved
-from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
-from tessera.algorithms.parts.actor_critic_types import Batch, Summary
+from tessera.algorithms.contract import Feedback, Schedule, View
+from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm, Batch, Summary, mean_over_valid
+from tessera.maths.distributions import Distribution
 from tessera.maths.losses import value_loss
+from tessera.support.fields import option, resolved
 
 
 @dataclass(frozen=True)
 class A2C(ActorCriticAlgorithm):
-    """One gradient per short unroll of all environments."""
+    """One gradient per short unroll of all environments.
+
+    `act` and `digest` are in parts/actor_critic_acting.py, `prepare` (GAE) is in parts/actor_critic.py.
+    """
 
     name: ClassVar[str] = "a2c"
     summary: ClassVar[str] = "advantage actor-critic: one policy gradient per short unroll, RMSProp"
@@ -25,7 +29,7 @@ class A2C(ActorCriticAlgorithm):
     """Steps that each environment plays between updates."""
     learning_rate: float | None = 3e-3
     """Step size at the beginning."""
-    rms_decay: float = 0.99
+    rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets."""
 
     @property
@@ -39,17 +43,46 @@ class A2C(ActorCriticAlgorithm):
         return optax.scale_by_rms(self.rms_decay, eps=1e-5)
 
     def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
-        """Policy gradient with the advantage as its weight, value loss, entropy bonus."""
+        """Gradient of `a2c_loss`."""
         del key
-        advantage = self.advantages(batch, summary)
+        batch = batch._replace(advantage=self.advantages(batch, summary))
+        coefficients = (self.value_coefficient, resolved(self.entropy_coefficient))
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             distribution, value = self.evaluate(params, view.statistics, batch)
-            policy = self.mean(-distribution.log_prob(batch.action) * advantage, batch, summary)
-            error = self.mean(value_loss(value, batch.target), batch, summary)
-            entropy = self.mean(distribution.entropy(), batch, summary)
-            total = policy + self.value_coefficient * error - self.entropy_bonus(entropy)
-            return total, {"loss": total, "policy_loss": policy, "value_loss": error, "entropy": entropy}
+            return a2c_loss(distribution, value, batch, summary, *coefficients)
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)
+
+
+def a2c_loss(
+    distribution: Distribution,
+    value: jax.Array,
+    batch: Batch,
+    summary: Summary,
+    value_coefficient: float,
+    entropy_coefficient: float,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The policy gradient's loss, weighted by advantages, plus the value loss, minus the entropy bonus.
+
+    Args:
+        distribution: over actions at each row, by the present params.
+        value: [rows] by the present params.
+        batch: the rows, with normalised advantages.
+        summary: of the whole batch.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus.
+
+    Returns:
+        The loss and metrics.
+    """
+
+    def mean(x: jax.Array) -> jax.Array:
+        return mean_over_valid(x, batch, summary)
+
+    policy = mean(-distribution.log_prob(batch.action) * batch.advantage)
+    error = mean(value_loss(value, batch.target))
+    entropy = mean(distribution.entropy())
+    total = policy + value_coefficient * error - entropy_coefficient * entropy
+    return total, {"loss": total, "policy_loss": policy, "value_loss": error, "entropy": entropy}

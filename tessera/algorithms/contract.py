@@ -1,7 +1,7 @@
-"""What an algorithm author writes, and sees: pure functions over one environment, one group, or rows.
+"""The contract between an algorithm and the framework: the functions an author writes, and the types they exchange.
 
-An algorithm is a frozen dataclass: its fields are the hyper-parameters, its methods are pure JAX functions. It never
-learns where it runs.
+An algorithm is a frozen dataclass: its fields are the hyper-parameters, its methods are pure JAX functions. No method
+knows where it runs.
 """
 
 from __future__ import annotations
@@ -9,65 +9,160 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.parts.checks import check_fields, resolved
-from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, growth
-from tessera.algorithms.types import Clock, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
-from tessera.support.fields import SET_BY_FRAMEWORK
+from tessera.support.fields import SET_BY_FRAMEWORK, check_bounds, option, resolved
 
-__all__ = ["Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View", "resolved"]
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often each operator runs within one update."""
+
+    unroll: int
+    """Steps that each environment plays in one round."""
+    draws: int = 1
+    """Draws from the store per update."""
+    epochs: int = 1
+    """Passes over one draw."""
+    minibatches: int = 1
+    """Gradients per pass."""
+    warmup: int = 0
+    """Unrolls stored before the first draw."""
+    episodic: bool = False
+    """Whether every environment is reset before each unroll."""
+    rounds: int = 1
+    """Unrolls that each environment plays per update, one after the other; `ready` runs before each."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that each environment plays per update."""
+        return self.unroll * self.rounds
+
+    @property
+    def applies(self) -> int:
+        """Gradients applied per update."""
+        return self.draws * self.epochs * self.minibatches
+
+
+class Clock(NamedTuple):
+    """Global counters that travel with the params, so that no schedule depends on a replica's own clock."""
+
+    applies: jax.Array
+    """Gradients applied so far."""
+    horizon: jax.Array
+    """Gradients that the whole run will apply."""
+
+    @property
+    def progress(self) -> jax.Array:
+        """How much of the run is over, from 0 to 1."""
+        return jnp.minimum(self.applies / jnp.maximum(self.horizon, 1), 1.0)
+
+
+class State(NamedTuple):
+    """What `apply` owns. All but `statistics` and `clock` is element-wise in the params."""
+
+    params: Any
+    optimizer: Any
+    target: Any = ()
+    """A slow copy of the params, or ()."""
+    statistics: Any = ()
+    """Running moments (observation and reward normalisers), or ()."""
+    clock: Any = None
+    """Kept by the framework."""
+
+
+class View(NamedTuple):
+    """The published part of the state: all but the optimiser's. `act` gets it without `target`."""
+
+    params: Any
+    target: Any
+    statistics: Any
+    clock: Clock
+
+
+class Transition(NamedTuple):
+    """One step of one environment as `act` records it; a trajectory is the same with a leading time axis."""
+
+    observation: Any
+    action: Any
+    extras: Any
+    """What `act` records for learning: log-probabilities, say."""
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_observation: Any
+    """The observation that the step led to, before any autoreset."""
+    valid: Any = None
+    """False on reset steps, where nothing was played; None if the environment has none."""
+    version: Any = None
+    """Gradients that had been applied to the params which chose this action; set by the framework."""
+    alive: Any = None
+    """[agents] which of several agents go on after the step; None if there is one agent, or none ever drops out."""
+
+
+class Feedback(NamedTuple):
+    """What `gradient` returns besides the gradient."""
+
+    metrics: dict[str, jax.Array]
+    """Scalars, means over rows."""
+    priorities: jax.Array | None = None
+    """[rows] new priorities, for stores that keep them."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The contract. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
+    """The base class. Required: `schedule`, `init`, `act`, `prepare`, `gradient`, `optimizer`; the rest has defaults.
 
-    `act`, `greedy`, `ready` and `digest` see one environment, `prepare` one group, `gradient` rows.
+    Methods are in the order in which a run calls them. `ready`, `act`, `greedy` and `digest` see one environment,
+    `prepare` one group, `gradient` rows; the framework vectorises.
     """
 
     name: ClassVar[str] = "algorithm"
     summary: ClassVar[str] = ""
     """One line for `tessera algorithms`."""
     teams: ClassVar[bool] = False
-    """Whether it is for worlds that several agents share; others are for worlds of one agent."""
+    """Whether it is for environments with several agents; others are for environments with one."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Settings of papers by name, for `--preset`: values of fields, and `envs` for how many environments."""
+    """Settings of papers by name, for `--preset`: values of fields, and `envs` for the number of environments."""
     default_envs: ClassVar[int] = 64
-    """Environments where the user names no number; host environments take 16 at the most."""
+    """Environments where the user gives no number; host environments take at most 16."""
     together: ClassVar[int] = 1
-    """How many neighbouring environments belong together, so that they are always learned from in one place."""
+    """Number of neighbouring environments that must stay in one group, such as the two of an antithetic pair."""
 
     spec: Spec | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
-    """The world it is bound to; set by `bind`, not by users."""
+    """Shapes, dtypes and actions of the environment; set by `bind`, not by users."""
     rate_scaling: str = field(default="none", kw_only=True)
-    """How the learning rate grows with the batch: none, linear or sqrt, by how many more environments there are than
-    --rate-envs. Gradients are averaged over learners, so more learners change the batch by their environments."""
-    rate_envs: int | None = field(default=None, kw_only=True)
+    """How the learning rate grows with the batch: none, linear or sqrt, by the ratio of environments to --rate-envs.
+    Gradients are averaged over learners, so more learners change the batch by their environments."""
+    rate_envs: int | None = option(None, low=1, kw_only=True)
     """Environments that the learning rate is meant for; default: as many as the algorithm has by default."""
-    rate_warmup: float = field(default=0.0, kw_only=True)
-    """Share of the run in which the learning rate rises from what it is unscaled to what it is scaled."""
+    rate_warmup: float = option(0.0, low=0, high=1, kw_only=True)
+    """Share of the run in which the learning rate rises from its unscaled to its scaled value."""
     layerwise: str = field(default="none", kw_only=True)
     """Optimiser whose steps are in proportion to each layer's weights, instead of the algorithm's own: none, lars or
     lamb."""
     envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
-    """Environments of the whole run, for what differs from one to the next; set by the framework."""
+    """Environments of the whole run, for settings that differ from one to the next; set by the framework."""
 
     def bind(self, spec: Spec) -> Self:
-        """Return this algorithm for one kind of world, with every field left to choose chosen."""
+        """Return this algorithm for one kind of environment, with the defaults that depend on it filled in."""
         return dataclasses.replace(self, spec=spec)
 
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
-        check_fields(self)
+        check_bounds(self)
+        widths = getattr(self, "widths", None)
+        if widths is not None and (not widths or min(widths) < 1):
+            raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
         for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)
@@ -75,18 +170,6 @@ class Algorithm:
             kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
             other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"
             raise TesseraError(f"{self.name} cannot play this world, which has {kind}: choose {other}")
-
-    @property
-    def apart(self) -> int:
-        """Agents with params of their own, so that each may be learned for by itself; 0: there is one, or they share.
-
-        Then params, and all that is remembered, have an axis of agents.
-        """
-        return 0
-
-    def only(self, agents: tuple[int, ...]) -> Self:
-        """Return the same for some of the agents alone: their params and actions, in worlds that all of them share."""
-        raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
 
     @property
     def world(self) -> Spec:
@@ -102,31 +185,8 @@ class Algorithm:
 
     @property
     def store(self) -> Store:
-        """Where experience waits; by default it is handed on and used once."""
+        """Where experience waits; by default it is used once, as it comes."""
         return Queue()
-
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        """An element-wise optax transform, without the learning rate and without clipping by norm."""
-        raise NotImplementedError
-
-    @property
-    def absorbs(self) -> bool:
-        """Whether `absorb` changes the state; if not it is left out of the program."""
-        return False
-
-    @property
-    def stepper(self) -> optax.GradientTransformation:
-        """The optimiser that is used: the algorithm's own, unless steps are to be in proportion to layers."""
-        return self.optimizer if self.layerwise == "none" else LAYERWISE[self.layerwise]()
-
-    def rate(self, clock: Clock) -> Any:
-        """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
-        rate: float = resolved(getattr(self, "learning_rate", None))
-        if self.rate_scaling != "none":
-            usual = self.rate_envs or min(self.default_envs, self.envs)
-            rate = rate * growth(self.rate_scaling, self.envs / usual, self.rate_warmup, clock.progress)
-        return rate * (1.0 - clock.progress) if getattr(self, "anneal", False) else rate
 
     def init(self, key: jax.Array) -> Any:
         """Make the params."""
@@ -147,7 +207,7 @@ class Algorithm:
         return memory
 
     def act(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Choose what to do: (action, memory, extras)."""
+        """Choose an action: (action, memory, extras)."""
         raise NotImplementedError
 
     def greedy(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
@@ -168,6 +228,13 @@ class Algorithm:
         """Mean gradient over rows; the summary's leaves have a leading axis over all groups."""
         raise NotImplementedError
 
+    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+        """Take one step, element by element; `norm` is the global norm of the gradients."""
+        steps, optimizer = self.stepper.update(self.clipped(gradients, norm), state.optimizer, state.params)
+        rate = self.rate(state.clock)
+        params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
+        return state._replace(params=params, optimizer=optimizer)
+
     def clipped(self, gradients: Any, norm: jax.Array) -> Any:
         """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""
         limit = getattr(self, "max_gradient_norm", None)
@@ -176,14 +243,42 @@ class Algorithm:
         scale = jnp.minimum(1.0, limit / (norm + 1e-6))
         return jax.tree.map(lambda g: g * scale, gradients)
 
-    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
-        """Take one step, element by element; `norm` is the global norm of the gradients."""
-        steps, optimizer = self.stepper.update(self.clipped(gradients, norm), state.optimizer, state.params)
-        rate = self.rate(state.clock)
-        params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
-        return state._replace(params=params, optimizer=optimizer)
+    def rate(self, clock: Clock) -> Any:
+        """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
+        rate: float = resolved(getattr(self, "learning_rate", None))
+        if self.rate_scaling != "none":
+            usual_envs = self.rate_envs or min(self.default_envs, self.envs)
+            rate = rate * rate_factor(self.rate_scaling, self.envs / usual_envs, self.rate_warmup, clock.progress)
+        return rate * (1.0 - clock.progress) if getattr(self, "anneal", False) else rate
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """An element-wise optax transform, without the learning rate and without clipping by norm."""
+        raise NotImplementedError
+
+    @property
+    def stepper(self) -> optax.GradientTransformation:
+        """The optimiser in use: the algorithm's own, or the one that `layerwise` names."""
+        return self.optimizer if self.layerwise == "none" else LAYERWISE[self.layerwise]()
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether `absorb` changes the state; if not, the program leaves it out."""
+        return False
 
     def absorb(self, state: State, summary: Any) -> State:
-        """Fold a draw's summary into the running statistics, after the draw's gradients."""
+        """Merge a draw's summary into the running statistics, after the draw's gradients."""
         del summary
         return state
+
+    @property
+    def apart(self) -> int:
+        """Agents with params of their own, so that a replica may learn for some of them; 0 if all agents share params.
+
+        If not 0, params and memory have a leading axis of agents.
+        """
+        return 0
+
+    def only(self, agents: tuple[int, ...]) -> Self:
+        """Return the same algorithm for some of the agents: their params and actions, in environments with all."""
+        raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")

@@ -15,14 +15,16 @@ from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Box, Spec, Timestep
 from tessera.errors import TesseraError
 from tessera.networks import ActionCritic, DeterministicActor, action_range, output_dtype
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
 class DPG(ReplayAlgorithm):
-    """Critics learn what actions are worth from replayed experience; the actor climbs what the first of them says.
+    """Critics learn the value of actions from replayed experience; the actor ascends the first critic's value.
 
-    Until the first gradient was applied actions are drawn uniformly from their range; then they are the actor's, with
-    noise. By default it is TD3 (Fujimoto et al., 2018), except that targets follow at every gradient.
+    Before the first gradient, actions are uniform in their range; then they are the actor's, with noise. By default it
+    is TD3 (Fujimoto et al., 2018), except that targets move at every gradient. `digest`, `prepare` and `apply` are in
+    parts/replay_learning.py.
     """
 
     name: ClassVar[str] = "dpg"
@@ -36,25 +38,25 @@ class DPG(ReplayAlgorithm):
     warmup: int = 64
     """Unrolls of random actions before learning starts."""
     polyak: float = 0.005
-    """By how much of the difference the target follows the params at each gradient; 0: by copies."""
+    """Share of the difference by which the target moves to the params at each gradient; 0: by copies."""
     max_gradient_norm: float = 0.0
     """Gradients are scaled down to this global norm, of actor and critics together; 0 leaves them alone."""
     widths: tuple[int, ...] | None = (256, 256)
     """Widths of the fully connected layers."""
     twin: bool = True
-    """Learn two critics, and let the lower of both say what an action is worth in targets (clipped double Q)."""
-    actor_delay: int = 2
-    """The actor learns at every so many-th gradient, counted by the params that the gradient is taken at. Above 1, an
-    element whose gradient is exactly 0 is left alone, its moments too."""
-    smoothing: float = 0.2
+    """Learn two critics, and use the lower of their values in targets (clipped double Q)."""
+    actor_delay: int = option(2, low=1)
+    """Gradients from one step of the actor to the next, by the version of the params that a gradient is taken at. Above
+    1, an element whose gradient is exactly 0 stays as it is, its moments too."""
+    smoothing: float = option(0.2, low=0)
     """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
-    smoothing_clip: float = 0.5
+    smoothing_clip: float = option(0.5, low=0)
     """Largest noise on the target's actions, as a share of half their range."""
-    noise: float = 0.1
+    noise: float = option(0.1, low=0)
     """Deviation of the noise on actions that are played, as a share of half their range."""
 
     def bind(self, spec: Spec) -> Self:
-        """Refuse actions that have no direction to climb."""
+        """Refuse actions that are not continuous."""
         if not isinstance(spec.actions, Box):
             raise TesseraError(
                 f"{self.name} needs continuous actions (a Box), this environment has {spec.actions}: "
@@ -69,73 +71,77 @@ class DPG(ReplayAlgorithm):
 
     @property
     def critic(self) -> Any:
-        """The network, or the two, that value them."""
+        """The network, or the two networks, that value actions."""
         return ActionCritic(self.world, self.widths, self.torso, 2 if self.twin else 1)
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        """How steps are scaled; where the actor is delayed, elements without a gradient stay as they are."""
-        return lazy(super().optimizer) if self.actor_delay > 1 else super().optimizer
+        """The optimiser by its name; where the actor is delayed, elements without a gradient stay as they are."""
+        return skip_zero_gradients(super().optimizer) if self.actor_delay > 1 else super().optimizer
 
     def init(self, key: jax.Array) -> Any:
-        """Make the params of both."""
+        """Make the params of actor and critics."""
         actor_key, critic_key = jax.random.split(key)
         observation = jnp.zeros(self.world.observation_shape, self.world.observation_dtype)
-        critic = self.critic.init(critic_key, observation, self.no_action(1)[0])
+        critic = self.critic.init(critic_key, observation, self.zero_actions(1)[0])
         return {"actor": self.actor.init(actor_key, observation), "critic": critic}
 
-    def no_action(self, n: int) -> jax.Array:
-        """Actions that were never taken, [n, *shape]."""
+    def zero_actions(self, n: int) -> jax.Array:
+        """Actions of steps that were never played, [n, *shape]."""
         middle, _ = action_range(self.world)
         return jnp.zeros((n, *middle.shape), output_dtype(self.world.precision))
 
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Take the actor's action, with noise; before the first gradient any action."""
+        """Take the actor's action, with noise; before the first gradient, a uniform one."""
         action = self.actor.apply(view.params["actor"], timestep.observation)
         middle, half = action_range(self.world)
         noisy = action + self.noise * half * jax.random.normal(key, action.shape, action.dtype)
-        # the same key for both is no harm: only one of them is taken
-        anything = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
-        return self.within(jnp.where(view.clock.applies == 0, anything, noisy)), memory, ()
+        # one key serves both: only one of the two is taken
+        uniform = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
+        return self.clip_action(jnp.where(view.clock.applies == 0, uniform, noisy)), memory, ()
 
     def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the actor's action."""
         del key
         return self.actor.apply(view.params["actor"], timestep.observation), memory
 
-    def within(self, action: jax.Array) -> jax.Array:
-        """Hold actions within their range."""
+    def clip_action(self, action: jax.Array) -> jax.Array:
+        """Clip actions to their range."""
         middle, half = action_range(self.world)
         return jnp.clip(action, middle - half, middle + half)
 
-    def smoothed(self, action: jax.Array, rows: Row, key: jax.Array) -> jax.Array:
-        """Target actions with clipped noise, which belongs to a row and not to its place among others."""
+    def add_target_noise(self, action: jax.Array, rows: Row, key: jax.Array) -> jax.Array:
+        """Add clipped noise to target actions; it depends on a row's content, not on its place in the batch."""
         keys = row_keys(key, rows.bootstrap)
         noise = self.smoothing * jax.vmap(lambda k: jax.random.normal(k, action.shape[1:], action.dtype))(keys)
         _, half = action_range(self.world)
-        return self.within(action + half * jnp.clip(noise, -self.smoothing_clip, self.smoothing_clip))
+        return self.clip_action(action + half * jnp.clip(noise, -self.smoothing_clip, self.smoothing_clip))
 
-    def target(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """What values should be."""
+    def targets(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """What the values of the actions taken should be, [B]."""
         action = self.actor.apply(target["actor"], rows.bootstrap)
         if self.smoothing:
-            action = self.smoothed(action, rows, key)
+            action = self.add_target_noise(action, rows, key)
         q_t = self.critic.apply(target["critic"], rows.bootstrap, action).min(axis=-1)
         return rows.reward + rows.discount * q_t
 
-    def errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """How far values are from what they should be; of two critics the mean."""
-        values = self.critic.apply(params["critic"], rows.observation, rows.action)
-        return jnp.abs(values - self.target(target, rows, key)[:, None]).mean(axis=-1)
+    def td_errors(self, critic: Any, targets: jax.Array, rows: Row) -> tuple[jax.Array, jax.Array]:
+        """Temporal-difference errors, value minus target, and the values: [B, critics] each."""
+        q_tm1 = self.critic.apply(critic, rows.observation, rows.action)
+        return q_tm1 - targets[:, None], q_tm1
+
+    def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+        """Size of the temporal-difference errors, [B]; of two critics the mean."""
+        error, _ = self.td_errors(params["critic"], self.targets(target, rows, key), rows)
+        return jnp.abs(error).mean(axis=-1)
 
     def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
-        """Gradients of both losses: neither reaches the other's params. The actor's is 0 where it is not due."""
+        """Gradients of both losses; neither reaches the other's params. The actor's is 0 when it is not due."""
         actor, critic = view.params["actor"], view.params["critic"]
-        target = self.target(view.target, rows, key)
+        targets = self.targets(view.target, rows, key)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Any]:
-            values = self.critic.apply(critic, rows.observation, rows.action)
-            error = values - target[:, None]
+            error, values = self.td_errors(critic, targets, rows)
             total = jnp.mean(scale * self.row_loss(error).sum(axis=-1))
             return total, (values.mean(), jnp.abs(error).mean(axis=-1))
 
@@ -146,24 +152,24 @@ class DPG(ReplayAlgorithm):
         def not_due(actor: Any) -> tuple[jax.Array, Any]:
             return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
 
-        (of_critic, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        (loss, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
         due = view.clock.applies % self.actor_delay == 0
-        of_actor, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
-        metrics = {"loss": of_critic, "actor_loss": of_actor, "q_mean": value, "td_error": error.mean()}
+        actor_loss_value, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
+        metrics = {"loss": loss, "actor_loss": actor_loss_value, "q_mean": value, "td_error": error.mean()}
         return {"actor": actor_gradient, "critic": critic_gradient}, (metrics, error)
 
 
 def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
-    """A key for each row of numbers, [n, ...] -> [n], by what the row holds: the same wherever it is learned from."""
+    """Derive a key for each row, [n, ...] -> [n], from its content: the same wherever the row is learned from."""
     bits = jax.lax.bitcast_convert_type(rows.astype(jnp.float32).reshape(rows.shape[0], -1), jnp.uint32)
     odd = jax.random.bits(jax.random.key(0), bits.shape[1:], jnp.uint32) | 1
     return jax.vmap(lambda x: jax.random.fold_in(key, x))((bits * odd).sum(axis=1, dtype=jnp.uint32))
 
 
-def lazy(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Leave an element alone where its gradient is exactly 0: no step, and all of the state that is its own stays.
+def skip_zero_gradients(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Skip elements whose gradient is exactly 0: no step, and no change of their own optimiser state.
 
-    What is counted for all elements together, such as Adam's steps, goes on.
+    State that is common to all elements, such as Adam's count of steps, goes on.
     """
 
     def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

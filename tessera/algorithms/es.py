@@ -1,4 +1,4 @@
-"""Evolution strategies (Salimans et al., 2017): perturb the params, see who earns more, move that way."""
+"""Evolution strategies (Salimans et al., 2017): perturb the params, compare returns, move towards the better ones."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from tessera.errors import TesseraError
 from tessera.maths.evolution import centred_ranks, mean_return, noise, weighted_noise
 from tessera.networks import Chooser
 from tessera.stores.base import Experience, Sample
+from tessera.support.fields import option
 
-LEAST = 32
-"""Members, at the least, where the user names no number."""
-LONGEST = 1000
-"""Steps of an evaluation, at the most, where the user names no number."""
+MIN_POPULATION = 32
+"""Fewest members where the user gives no number."""
+MAX_UNROLL = 1000
+"""Most steps of an evaluation where the user gives no number."""
 
 
 class MemberMemory(NamedTuple):
-    """What an environment knows of the member that it evaluates."""
+    """The member that an environment evaluates."""
 
     env_id: jax.Array
     seed: jax.Array
-    """What its noise is drawn with; the same for both of a pair."""
+    """Seed of its noise; the same for both of a pair."""
     params: Any = ()
-    """Its params; only there while it plays."""
+    """Its params; () between evaluations."""
 
 
-class Evaluated(NamedTuple):
-    """All that is left of an evaluation: what crosses between replicas."""
+class MemberScore(NamedTuple):
+    """The result of an evaluation: all that crosses between replicas."""
 
     seed: jax.Array
     score: jax.Array
@@ -49,19 +50,19 @@ class ES(Algorithm):
     default_envs: ClassVar[int] = 32
     together: ClassVar[int] = 2
 
-    population: int | None = None
+    population: int | None = option(None, low=1)
     """Members evaluated per update, a multiple of --envs: each environment evaluates one after the other. Params are
-    copied for --envs of them at a time. Default: one each, and at least 32."""
-    unroll: int | None = None
+    copied for --envs of them at a time. Default: one for each environment, and at least 32."""
+    unroll: int | None = option(None, low=1)
     """Steps that a member plays. It scores the mean return of the episodes that end within them. Default: the time
     limit of the environment, 1000 at the most."""
-    sigma: float = 0.1
+    sigma: float = option(0.1, low=0)
     """Deviation of the noise that is added to params."""
-    learning_rate: float = 0.1
+    learning_rate: float = option(0.1, low=0)
     """Step size at the beginning."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    weight_decay: float = 0.005
+    weight_decay: float = option(0.005, low=0)
     """How strongly params are drawn to zero."""
     torso: str = "auto"
     """Network that reads observations: auto, mlp, nature, small or resnet."""
@@ -69,20 +70,20 @@ class ES(Algorithm):
     """Widths of the fully connected layers."""
 
     def bind(self, spec: Spec) -> Self:
-        """Play as long as an episode may last."""
-        unroll = self.unroll or min(spec.time_limit or LONGEST, LONGEST)
+        """Make the unroll as long as an episode may last."""
+        unroll = self.unroll or min(spec.time_limit or MAX_UNROLL, MAX_UNROLL)
         return replace(super().bind(spec), unroll=unroll)
 
     @property
     def schedule(self) -> Schedule:
         """Rounds of fresh episodes, then one gradient."""
-        members = self.population or self.envs * math.ceil(LEAST / self.envs)
+        members = self.population or self.envs * math.ceil(MIN_POPULATION / self.envs)
         if members % self.envs:
             raise TesseraError(
                 f"es: --population {members} is no multiple of {self.envs} environments, each of which evaluates "
                 "equally many: change --population or --envs"
             )
-        return Schedule(self.unroll or LONGEST, rounds=members // self.envs, episodic=True)
+        return Schedule(self.unroll or MAX_UNROLL, rounds=members // self.envs, episodic=True)
 
     @property
     def network(self) -> Chooser:
@@ -99,45 +100,45 @@ class ES(Algorithm):
         return self.network.init(key, jnp.zeros((1, *self.world.observation_shape), self.world.observation_dtype))
 
     def memory(self, env_id: jax.Array) -> MemberMemory:
-        """Nobody to evaluate yet."""
+        """No member yet."""
         return MemberMemory(env_id, jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
 
     def ready(self, view: View, memory: MemberMemory, key: jax.Array) -> MemberMemory:
-        """Make the next member: both of a pair from one seed, one with the noise and one against it."""
+        """Make the next member: the two of a pair add and subtract the noise of one seed."""
         seed = jax.random.key_data(jax.random.fold_in(key, memory.env_id // 2))
         scale = self.sigma * (1 - 2 * (memory.env_id % 2))
         params = jax.tree.map(lambda p, e: p + (scale * e).astype(p.dtype), view.params, noise(seed, view.params))
         return memory._replace(seed=seed, params=params)
 
     def act(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Do what the member does."""
+        """Act with the member's params."""
         del view, key
         return self.network.apply(memory.params, timestep.observation), memory, ()
 
     def greedy(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
-        """Do what the params do without noise."""
+        """Act with the params without noise."""
         del key
         return self.network.apply(view.params, timestep.observation), memory
 
     def digest(self, view: View, memory: MemberMemory, trajectory: Transition) -> tuple[Experience, MemberMemory]:
-        """A seed and a score."""
+        """Reduce the unroll to a seed and a score."""
         del view
         reward = trajectory.reward if trajectory.valid is None else trajectory.reward * trajectory.valid
         score = mean_return(reward, trajectory.terminated | trajectory.truncated)
-        rows = jax.tree.map(lambda x: x[None], Evaluated(memory.seed, score))
+        rows = jax.tree.map(lambda x: x[None], MemberScore(memory.seed, score))
         return Experience(rows, version=trajectory.version[:1]), memory._replace(params=())
 
-    def prepare(self, view: View, sample: Sample) -> tuple[Evaluated, jax.Array]:
-        """Rows are pairs: a seed and two scores; scores are ranked among those of all groups."""
+    def prepare(self, view: View, sample: Sample) -> tuple[MemberScore, jax.Array]:
+        """Make rows of pairs, a seed and two scores; the scores of all groups are ranked together."""
         del view
         rows = sample.rows
         score = rows.score.reshape(-1, 2)
-        return Evaluated(rows.seed[:, ::2].reshape(score.shape[0], -1), score), score
+        return MemberScore(rows.seed[:, ::2].reshape(score.shape[0], -1), score), score
 
-    def gradient(self, view: View, batch: Evaluated, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
-        """Mean over pairs of the noise, weighted by how much worse it did than its opposite."""
+    def gradient(self, view: View, batch: MemberScore, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
+        """Mean over pairs of the noise, weighted by how much lower it ranks than its opposite."""
         del key
-        shaped = centred_ranks(batch.score, summary)
-        weight = (shaped[:, 1] - shaped[:, 0]) / (2 * self.sigma * shaped.shape[0])
+        ranks = centred_ranks(batch.score, summary)
+        weight = (ranks[:, 1] - ranks[:, 0]) / (2 * self.sigma * ranks.shape[0])
         metrics = {"score": batch.score.mean(), "best_score": summary.max()}
         return weighted_noise(batch.seed, weight, view.params), Feedback(metrics)

@@ -10,15 +10,16 @@ import jax.numpy as jnp
 
 from tessera.algorithms.a2c import A2C
 from tessera.algorithms.contract import Transition
-from tessera.algorithms.parts.actor_critic_types import UnrollEstimates
+from tessera.algorithms.parts.actor_critic import UnrollEstimates
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError
 from tessera.maths.returns import v_trace
+from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
 class IMPALA(A2C):
-    """A2C's gradient on V-trace targets, which correct for params that have moved since the experience was made."""
+    """A2C's gradient on V-trace targets, which correct for params that have changed since the experience was made."""
 
     name: ClassVar[str] = "impala"
     summary: ClassVar[str] = "actor-critic with V-trace: corrects experience of older params, RMSProp"
@@ -31,12 +32,12 @@ class IMPALA(A2C):
     """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
     normalise_advantages: bool = False
     """Shift and scale each batch's advantages to mean 0 and deviation 1."""
-    rho_bar: float = 1.0
-    """The most that a step counts that is likelier now than when it was played; decides what values converge to."""
-    c_bar: float = 1.0
-    """The most that later steps count for earlier ones; at most rho_bar."""
+    rho_bar: float = option(1.0, low=0)
+    """Cap on the weight of a step that is likelier now than when it was played; decides what values converge to."""
+    c_bar: float = option(1.0, low=0)
+    """Cap on the weight of later steps for earlier ones; at most rho_bar."""
     corrections: bool = True
-    """Correct by V-trace; without, experience is taken for fresh."""
+    """Correct by V-trace; without it, experience counts as fresh."""
 
     def check(self) -> None:
         """Refuse corrections that converge to nothing in particular."""
@@ -44,19 +45,19 @@ class IMPALA(A2C):
         if self.c_bar > self.rho_bar:
             raise TesseraError(f"--c-bar {self.c_bar:g}: must be at most --rho-bar {self.rho_bar:g}")
 
-    def chosen(self, spec: Spec) -> dict[str, Any]:
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """The paper's settings for pixels; small networks take larger steps, and more of them."""
         pixels = spec.observation_dtype == "uint8"
         return {"unroll": 20 if pixels else 8, "learning_rate": 6e-4 if pixels else 3e-3}
 
-    def estimate(self, played: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
-        """Advantages and targets by V-trace."""
-        log_ratios = played.distribution.log_prob(rows.action) - rows.extras.log_prob
+    def advantages_and_targets(self, estimates: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
+        """Advantages and targets of the value function by V-trace, [T, n] each."""
+        log_ratios = estimates.distribution.log_prob(rows.action) - rows.extras.log_prob
         corrected = v_trace(
             log_ratios if self.corrections else jnp.zeros_like(log_ratios),
-            played.rewards,
-            played.values,
-            played.next_values,
+            estimates.rewards,
+            estimates.values,
+            estimates.next_values,
             rows.terminated,
             rows.truncated,
             self.gamma,

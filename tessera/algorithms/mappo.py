@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.contract import Feedback, Transition, View
-from tessera.algorithms.parts.actor_critic_types import ActorCriticMemory, Batch, Summary, UnrollEstimates
+from tessera.algorithms.parts.actor_critic import Batch, Summary, UnrollEstimates
+from tessera.algorithms.parts.actor_critic_acting import ActorCriticMemory
 from tessera.algorithms.ppo import PPO
 from tessera.envs.base import Box, Spec
 from tessera.maths.distributions import Distribution
@@ -21,9 +22,9 @@ from tessera.support.fields import SET_BY_FRAMEWORK
 
 @dataclass(frozen=True)
 class MAPPO(PPO):
-    """Every agent's policy reads what it sees itself; every agent's value is of what all of them see.
+    """Every agent's policy reads its own observation; every agent's value reads the observations of all agents.
 
-    All arrays of PPO have one more axis, the agents'. What an agent that has dropped out did is not learned from.
+    All arrays of PPO get an axis of agents. Steps of an agent that has dropped out are not learned from.
     """
 
     name: ClassVar[str] = "mappo"
@@ -31,13 +32,13 @@ class MAPPO(PPO):
     teams: ClassVar[bool] = True
 
     gamma: float = 0.95
-    """Discount per step; worlds of particles are over after 25."""
+    """Discount per step; episodes of particle worlds last 25 steps."""
     separate: bool = False
-    """Give every agent params of its own; by default all share the same, and are told which one they are."""
+    """Give every agent params of its own; by default all share one set and read their own number."""
     central: bool = True
-    """Value what all agents see together; without, each agent what it sees itself (independent PPO)."""
+    """Value the observations of all agents together; without it, each agent's own (independent PPO)."""
     own: tuple[int, ...] | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
-    """Agents that it acts and learns for, as replicas share them out; None: all."""
+    """Agents that it acts and learns for, where replicas divide them; None: all."""
 
     @property
     def apart(self) -> int:
@@ -45,7 +46,7 @@ class MAPPO(PPO):
         return self.world.agents if self.separate else 0
 
     def only(self, agents: tuple[int, ...]) -> Self:
-        """Return the same for some agents; what all agents share, such as moments, is shared all the same."""
+        """Return the same for some agents; values that all agents share, such as moments, stay shared."""
         return replace(self, own=agents)
 
     @property
@@ -53,7 +54,7 @@ class MAPPO(PPO):
         """Agents that it acts for."""
         return self.world.agents if self.own is None else len(self.own)
 
-    def chosen(self, spec: Spec) -> dict[str, Any]:
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """Unrolls of several episodes, many epochs of few minibatches, and scaled rewards, as in the paper."""
         return {
             "unroll": 50,
@@ -71,52 +72,51 @@ class MAPPO(PPO):
         shape = (self.widths, self.activation, self.core, self.core_width)
         return TeamActorCritic(self.world, *shape, self.separate, self.central, self.own)
 
-    def draw(self, distribution: Distribution, key: jax.Array) -> Any:
-        """An action for each agent; those who learn apart have random numbers of their own."""
+    def sample_action(self, distribution: Distribution, key: jax.Array) -> Any:
+        """Sample an action for each agent; agents with params of their own have random numbers of their own."""
         if not self.separate:
-            return super().draw(distribution, key)
+            return super().sample_action(distribution, key)
         keys = jax.random.split(key, self.world.agents)
-        return jax.vmap(lambda one, k: one.sample(k))(distribution, self._mine(keys, 0))
+        return jax.vmap(lambda one, k: one.sample(k))(distribution, self._of_own_agents(keys, 0))
 
-    def _mine(self, x: Any, axis: int) -> Any:
-        """What belongs to the agents that this is for."""
+    def _of_own_agents(self, x: Any, axis: int) -> Any:
+        """Select this algorithm's agents along `axis`."""
         return x if self.own is None else x[(slice(None),) * axis + (np.asarray(self.own),)]
 
     def digest(self, view: View, memory: ActorCriticMemory, trajectory: Transition) -> tuple[Experience, Any]:
-        """Keep rewards and marks of its agents, and what everybody saw."""
+        """Keep rewards and marks of its own agents, and the observations of all."""
         extras, alive = trajectory.extras, trajectory.alive
         if alive is not None:
-            alive, extras = self._mine(alive, 1), extras._replace(alive=self._mine(extras.alive, 1))
-        reward = self._mine(trajectory.reward, 1)
+            alive, extras = self._of_own_agents(alive, 1), extras._replace(alive=self._of_own_agents(extras.alive, 1))
+        reward = self._of_own_agents(trajectory.reward, 1)
         return super().digest(view, memory, trajectory._replace(reward=reward, alive=alive, extras=extras))
 
+    def mark_valid(self, rows: Transition) -> Transition:
+        """Give each agent marks and ends; one that drops out ends its own episode, and later steps are invalid."""
+        rows = super().mark_valid(rows)
+
+        def per_agent(x: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x[..., None], rows.reward.shape)
+
+        terminated = per_agent(rows.terminated)
+        if rows.alive is None:
+            return rows._replace(terminated=terminated, valid=None if rows.valid is None else per_agent(rows.valid))
+        acted = rows.extras.alive
+        over = per_agent(rows.terminated | rows.truncated)
+        valid = acted if rows.valid is None else acted & per_agent(rows.valid)
+        return rows._replace(terminated=terminated | (acted & ~rows.alive & ~over), valid=valid)
+
+    def advantages_and_targets(self, estimates: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
+        """Advantages and targets of every agent, [T, n, agents] each; a truncation ends the episode of all agents."""
+        truncated = jnp.broadcast_to(rows.truncated[..., None], rows.reward.shape)
+        return super().advantages_and_targets(estimates, rows._replace(truncated=truncated))
+
     def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:
-        """Moments of what its agents saw and earned."""
-        return super().summarise(rows._replace(observation=self._mine(rows.observation, 2)), advantage)
+        """Moments of the observations and rewards of its own agents."""
+        return super().summarise(rows._replace(observation=self._of_own_agents(rows.observation, 2)), advantage)
 
     def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
         """Gradient of the mean over all agents, for the params of its own."""
         gradients, feedback = super().gradient(view, batch, summary, key)
         share = self.agents / self.world.agents
         return jax.tree.map(lambda g: g * share, gradients), feedback
-
-    def usable(self, rows: Transition) -> Transition:
-        """Marks and ends for each agent: one that drops out ends its episode by itself, and is not there after."""
-        rows = super().usable(rows)
-        each = rows.reward.shape
-
-        def spread(x: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(x[..., None], each)
-
-        terminated = spread(rows.terminated)
-        if rows.alive is None:
-            return rows._replace(terminated=terminated, valid=None if rows.valid is None else spread(rows.valid))
-        acted = rows.extras.alive
-        over = spread(rows.terminated | rows.truncated)
-        valid = acted if rows.valid is None else acted & spread(rows.valid)
-        return rows._replace(terminated=terminated | (acted & ~rows.alive & ~over), valid=valid)
-
-    def estimate(self, played: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
-        """Advantages and targets of every agent, [T, n, agents] each; a truncation is everybody's."""
-        truncated = jnp.broadcast_to(rows.truncated[..., None], rows.reward.shape)
-        return super().estimate(played, rows._replace(truncated=truncated))

@@ -9,16 +9,25 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, View, resolved
-from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm
-from tessera.algorithms.parts.actor_critic_types import Batch, Summary
+from tessera.algorithms.contract import Feedback, Schedule, View
+from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm, Batch, Summary, mean_over_valid
 from tessera.envs.base import Box, Spec
+from tessera.maths.distributions import Distribution
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
+from tessera.support.fields import option, resolved
 
 
 @dataclass(frozen=True)
 class PPO(ActorCriticAlgorithm):
-    """Several passes over each unroll, with the policy held near the one that played it."""
+    """Several passes over each unroll, with the policy held near the one that played it.
+
+    One update, step by step:
+
+    1. `act` samples actions and `digest` hands the unroll on: parts/actor_critic_acting.py.
+    2. `prepare` computes advantages by GAE, and targets for the value: parts/actor_critic.py.
+    3. `gradient` differentiates the clipped surrogate loss, for each minibatch of each epoch: `ppo_loss`, below.
+    4. `apply` clips the gradient by its norm and takes Adam's step: contract.py.
+    """
 
     name: ClassVar[str] = "ppo"
     summary: ClassVar[str] = "proximal policy optimisation: clipped surrogate, GAE, epochs of minibatches"
@@ -27,15 +36,15 @@ class PPO(ActorCriticAlgorithm):
     """Steps that each environment plays between updates; default 32, and 128 for images or continuous actions."""
     learning_rate: float | None = None
     """Step size at the beginning; default 2e-3, 3e-4 for continuous actions, 2.5e-4 for pixels."""
-    epochs: int | None = None
+    epochs: int | None = option(None, low=1)
     """Passes over each unroll; default 4, and 10 for continuous actions."""
-    minibatches: int | None = None
+    minibatches: int | None = option(None, low=1)
     """Gradients per pass; default 4, and 32 for continuous actions."""
-    clip: float = 0.2
+    clip: float = option(0.2, low=0)
     """How far the probability of an action may move before its gradient stops."""
 
-    def chosen(self, spec: Spec) -> dict[str, Any]:
-        """The settings usual for each kind of task: classic control, images, continuous control."""
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
+        """The usual settings for each kind of task: classic control, images, continuous control."""
         continuous, images = isinstance(spec.actions, Box), len(spec.observation_shape) == 3
         pixels = spec.observation_dtype == "uint8"
         return {
@@ -43,7 +52,7 @@ class PPO(ActorCriticAlgorithm):
             "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 2e-3,
             "epochs": 10 if continuous else 4,
             "minibatches": 32 if continuous else 4,
-            # what a core gives is bounded, and values near 100 would crowd the policy out of the clipped gradient
+            # a core's outputs are bounded, and values near 100 would crowd the policy out of the clipped gradient
             "normalise_rewards": continuous or self.recurrent,
         }
 
@@ -58,26 +67,54 @@ class PPO(ActorCriticAlgorithm):
         return optax.scale_by_adam(eps=1e-5)
 
     def gradient(self, view: View, batch: Batch, summary: Summary, key: jax.Array) -> tuple[Any, Feedback]:
-        """Gradient of the clipped surrogate, the value loss and the entropy bonus."""
+        """Gradient of `ppo_loss` on a minibatch."""
         del key
-        advantage = self.advantages(batch, summary)
+        batch = batch._replace(advantage=self.advantages(batch, summary))
+        coefficients = (self.clip, self.value_coefficient, resolved(self.entropy_coefficient))
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             distribution, value = self.evaluate(params, view.statistics, batch)
-            log_prob = distribution.log_prob(batch.action)
-            policy = self.mean(ppo_clip(log_prob, batch.log_prob, advantage, self.clip), batch, summary)
-            error = self.mean(value_loss(value, batch.target), batch, summary)
-            entropy = self.mean(distribution.entropy(), batch, summary)
-            total = policy + self.value_coefficient * error - self.entropy_bonus(entropy)
-            moved = jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1) > self.clip
-            return total, {
-                "loss": total,
-                "policy_loss": policy,
-                "value_loss": error,
-                "entropy": entropy,
-                "kl": self.mean(kl_estimate(log_prob, batch.log_prob), batch, summary),
-                "clip_fraction": self.mean(moved.astype(value.dtype), batch, summary),
-            }
+            return ppo_loss(distribution, value, batch, summary, *coefficients)
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)
+
+
+def ppo_loss(
+    distribution: Distribution,
+    value: jax.Array,
+    batch: Batch,
+    summary: Summary,
+    clip: float,
+    value_coefficient: float,
+    entropy_coefficient: float,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The clipped surrogate, plus the value loss, minus the entropy bonus: (loss, metrics).
+
+    Args:
+        distribution: over actions at each row, by the present params.
+        value: [rows] by the present params.
+        batch: the rows, with normalised advantages.
+        summary: of the whole batch.
+        clip: how far the probability of an action may move before its gradient stops.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus.
+    """
+
+    def mean(x: jax.Array) -> jax.Array:
+        return mean_over_valid(x, batch, summary)
+
+    log_prob = distribution.log_prob(batch.action)
+    policy = mean(ppo_clip(log_prob, batch.log_prob, batch.advantage, clip))
+    error = mean(value_loss(value, batch.target))
+    entropy = mean(distribution.entropy())
+    total = policy + value_coefficient * error - entropy_coefficient * entropy
+    moved = jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1) > clip
+    return total, {
+        "loss": total,
+        "policy_loss": policy,
+        "value_loss": error,
+        "entropy": entropy,
+        "kl": mean(kl_estimate(log_prob, batch.log_prob)),
+        "clip_fraction": mean(moved.astype(value.dtype)),
+    }

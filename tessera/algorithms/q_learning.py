@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.contract import Feedback, Schedule, State, Transition, View
-from tessera.algorithms.parts.epsilon_greedy import ExploringAlgorithm
-from tessera.algorithms.parts.n_step_windows import ValueMemory, no_steps, prolonged
-from tessera.algorithms.parts.target_network import followed
+from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
+from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps
+from tessera.algorithms.parts.target_network import update_target
 from tessera.errors import unknown_name
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
 from tessera.stores.base import Experience, Sample
+from tessera.support.fields import option
 
 KINDS = ("one_step", "sarsa", "n_step")
 
@@ -31,10 +32,11 @@ class TargetBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QLearning(ExploringAlgorithm):
-    """Learns from what was just played. Steady where several play at once, each in its own way: that is the policy's.
+class QLearning(EpsilonGreedyAlgorithm):
+    """Learns from each unroll once. It is stable where many environments with different exploration play at once.
 
-    A gradient is the mean over an unroll, as if it had been accumulated step by step.
+    A gradient is the mean over an unroll, as if it had been accumulated step by step. `act` is in
+    parts/epsilon_greedy.py.
     """
 
     name: ClassVar[str] = "q_learning"
@@ -42,28 +44,28 @@ class QLearning(ExploringAlgorithm):
     summary: ClassVar[str] = "Q-learning without a replay: one-step Q, one-step Sarsa or n-step Q, RMSProp"
 
     kind: str = "one_step"
-    """What values are drawn to: one_step: the reward and the best that may follow. sarsa: the reward and what was done
-    next. n_step: all rewards to the end of the unroll, and the best that may follow."""
-    unroll: int = 5
+    """Target of a value. one_step: the reward and the best next action's value. sarsa: the reward and the value of the
+    next action taken. n_step: all rewards to the end of the unroll, and the best action's value there."""
+    unroll: int = option(5, low=1)
     """Steps that each environment plays between updates."""
-    learning_rate: float = 2e-3
+    learning_rate: float = option(2e-3, low=0)
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gamma: float = 0.99
+    gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
-    rms_decay: float = 0.99
+    rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets squared gradients."""
-    target_period: int = 10
-    """Gradients between copies of the params to the target network, which all share."""
-    max_gradient_norm: float = 0.5
+    target_period: int = option(10, low=1)
+    """Gradients between copies of the params to the target network, which all learners share."""
+    max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     exploration: str = "mixture"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
 
     def check(self) -> None:
-        """Refuse what is not known by its name."""
+        """Refuse an unknown kind of target."""
         super().check()
         if self.kind not in KINDS:
             raise unknown_name("kind", self.kind, KINDS)
@@ -75,7 +77,7 @@ class QLearning(ExploringAlgorithm):
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
-        """RMSProp, whose statistics are shared where the policy shares them."""
+        """RMSProp."""
         return optax.scale_by_rms(decay=self.rms_decay, eps=1e-5)
 
     def start(self, params: Any) -> State:
@@ -83,29 +85,29 @@ class QLearning(ExploringAlgorithm):
         return super().start(params)._replace(target=params)
 
     def memory(self, env_id: jax.Array) -> ValueMemory:
-        """How much this environment explores, and for Sarsa the last step, whose next action is not known yet."""
-        last = no_steps(self.world, jnp.zeros(1, jnp.int32)) if self.kind == "sarsa" else ()
+        """The environment's own exploration rate and, for Sarsa, the last step, whose next action is not known yet."""
+        last = invalid_steps(self.world, jnp.zeros(1, jnp.int32)) if self.kind == "sarsa" else ()
         return ValueMemory(last, self.exploration_rate(env_id))
 
     def digest(self, view: View, memory: ValueMemory, trajectory: Transition) -> tuple[Experience, Any]:
-        """Hand the trajectory on; for Sarsa a step later, and each step with what was done next."""
+        """Hand the trajectory on; for Sarsa one step late, and each step with the action that followed."""
         if self.kind == "sarsa":
-            whole, last = prolonged(memory.window, trajectory)
+            steps, last = append_unroll(memory.window, trajectory)
             memory = memory._replace(window=last)
-            trajectory = jax.tree.map(lambda x: x[:-1], whole)._replace(extras=whole.action[1:])
+            trajectory = jax.tree.map(lambda x: x[:-1], steps)._replace(extras=steps.action[1:])
         return super().digest(view, memory, trajectory)
 
     def prepare(self, view: View, sample: Sample) -> tuple[TargetBatch, Any]:
-        """Targets of one group's unroll [T, n], as rows."""
+        """Compute targets of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
-        follows = self.network.apply(view.target, rows.next_observation)
-        value = follows.max(-1)
-        if self.kind == "sarsa":  # what follows a truncation was never done: the best stands for it
-            value = jnp.where(rows.truncated, value, select(follows, rows.extras))
+        q_t = self.network.apply(view.target, rows.next_observation)
+        v_t = q_t.max(-1)
+        if self.kind == "sarsa":  # no action follows a truncation: the best stands in for it
+            v_t = jnp.where(rows.truncated, v_t, select(q_t, rows.extras))
         if self.kind == "n_step":
-            target = returns_to_go(rows.reward, value, rows.terminated, rows.truncated, self.gamma)
+            target = returns_to_go(rows.reward, v_t, rows.terminated, rows.truncated, self.gamma)
         else:
-            target = rows.reward + self.gamma * (1.0 - rows.terminated) * value
+            target = rows.reward + self.gamma * (1.0 - rows.terminated) * v_t
         batch = TargetBatch(rows.observation, rows.action, target, rows.valid)
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
         return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean()
@@ -113,17 +115,17 @@ class QLearning(ExploringAlgorithm):
     def gradient(self, view: View, batch: TargetBatch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
         """Gradient of half the squared errors."""
         del key
-        share = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
+        weight = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             value = select(self.network.apply(params, batch.observation), batch.action)
             error = value - batch.target
-            total = jnp.mean(share * 0.5 * jnp.square(error))
-            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(share * jnp.abs(error))}
+            total = jnp.mean(weight * 0.5 * jnp.square(error))
+            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(weight * jnp.abs(error))}
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)
 
     def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
-        """Step, and now and then copy the params to the target."""
-        return followed(super().apply(state, gradients, norm), self.target_period)
+        """Step, and copy the params to the target every `target_period` gradients."""
+        return update_target(super().apply(state, gradients, norm), self.target_period)

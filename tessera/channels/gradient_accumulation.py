@@ -1,4 +1,4 @@
-"""Gradients that a replica keeps until several can be sent as one: DistBelief's push period."""
+"""Gradients that are accumulated and sent as one: DistBelief's push period."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from tessera.program.exchange import SoloGradient
-from tessera.program.training import squared_sums
+from tessera.program.training_program import squared_sums
 
 
 class GradientAccumulator:
-    """The mean of so many gradients; a summary that travels with them is the last one's."""
+    """The mean of a fixed number of gradients; the summary that travels with it is that of the last."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -23,11 +23,11 @@ class GradientAccumulator:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to send."""
+        """Whether all gradients of the next message are there."""
         return self._count == self._every
 
     def add(self, value: SoloGradient, version: int) -> None:
-        """Keep a gradient, and the version of the oldest."""
+        """Add a gradient; the version of the oldest is kept."""
         leaves = [np.asarray(x) for x in jax.device_get(jax.tree.leaves(value.values))]
         if not self._count:
             self._values, self._version = [np.zeros_like(x) for x in leaves], version

@@ -11,6 +11,8 @@ from tessera.channels.link import Message
 class InProcessLink:
     """One sender's messages to its readers, in a bounded queue, or the newest of them in a register."""
 
+    borrowed = False
+
     def __init__(self, readers: int, capacity: int, register: bool = False) -> None:
         self.sent = 0
         self.capacity = capacity
@@ -20,7 +22,7 @@ class InProcessLink:
         """Number of the oldest message that is kept."""
         self._taken = [0] * readers
         self.moved = 0
-        """Messages sent and taken; what shows progress."""
+        """Messages sent and taken, by which progress is seen."""
 
     def can_send(self) -> bool:
         """Whether one more message may be sent."""
@@ -56,7 +58,7 @@ class InProcessLink:
         return self._kept[-1] if self._kept else None
 
     def under_way(self) -> list[Message]:
-        """Messages that someone has not taken yet."""
+        """Messages that some reader has not taken yet."""
         return list(self._kept)
 
     def clear(self) -> None:
@@ -66,22 +68,18 @@ class InProcessLink:
         self._taken = [self.sent] * len(self._taken)
 
     def away(self) -> bool:
-        """Nobody in this process is away by himself."""
+        """All ends are in this process, so none can be down alone."""
         return False
-
-    def own(self, value: Any) -> Any:
-        """A value that outlives its message: the value itself."""
-        return value
 
 
 class InProcessTree:
-    """One memory that peers add to: numbers by name, in this process."""
+    """One tree of numbers in this process that peers add to."""
 
     def __init__(self) -> None:
         self._total: Any = None
 
     def begin(self, value: Any) -> None:
-        """Set what it holds, unless somebody has."""
+        """Set the value, unless a peer has."""
         if self._total is None:
             self._total = value
 

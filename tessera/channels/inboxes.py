@@ -1,23 +1,24 @@
-"""How a replica takes what arrives: one class for each discipline; whatever the links are made of."""
+"""Inboxes: how a replica takes what arrives. One class for each discipline, whatever the links are made of."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Protocol
-
-import jax
 
 from tessera.channels.link import Flow, Link, Message, SharedValue
 from tessera.channels.routes import Route
-from tessera.program.exchange import instead
+from tessera.channels.value_operations import BatchBuilder, Values
+from tessera.graph.disciplines import FirstCome, InOrder, InTurn, Newest, Peers, Samples, Shared, Sync, bound_of
+from tessera.program.exchange import substitute_groups
 
 
 class Versions:
-    """What a replica knows of the params' age, and how it counts lag."""
+    """The versions of params that a replica has seen, and how it counts lag."""
 
     def __init__(self, applies: int, messages: int, known: bool = True) -> None:
         self.known = known
-        """Whether params ever come here; a store by itself cannot tell how old experience is."""
+        """Whether params ever come here; a store alone cannot tell how old experience is."""
         self.newest = 0
         """The newest version that this replica has published or received, in gradients applied."""
         self.applies = applies
@@ -25,19 +26,16 @@ class Versions:
         self.messages = messages
         """Messages that carry a view to `grad` in one update."""
 
-    def see(self, value: Any) -> int:
-        """Note the version of params that were published or received."""
-        self.newest = int(value.clock.applies)
-        return self.newest
-
 
 class Inbox:
-    """One replica's end of an incoming channel. The plain one is synchronous: a message from each sender, in order."""
+    """One replica's end of an incoming channel. The plain one takes a message from each sender, in order."""
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         self.route, self.q, self.links, self.versions = route, q, links, versions
-        self.reader = {p: 0 if route.channel.apart else route.readers(p).index(q) for p in links}
+        self.reader = {p: 0 if route.channel.link_per_receiver else route.readers(p).index(q) for p in links}
         self.flow = Flow()
+        self.values: Values = route.values
+        self.bound = bound_of(route.channel.discipline)
 
     def receive(self) -> tuple[bool, Any]:
         """Take what is due: (whether it has arrived, the value)."""
@@ -46,44 +44,50 @@ class Inbox:
         messages = {p: link.peek(self.reader[p]) for p, link in self.links.items()}
         value = self.route.merge({p: self.route.taken(p, self.q, m.value) for p, m in messages.items()})
         if len(messages) == 1:
-            value = next(iter(self.links.values())).own(value)
+            value = self._owned(next(iter(self.links.values())), value)
         for p, message in messages.items():
-            self._note(p, message)
+            self._count(p, message)
             self.links[p].release(self.reader[p])
         if self.route.channel.stream == "params":
-            self.versions.see(value)
+            self._note_version(value)
         return True, value
 
     def receive_from(self, p: int) -> tuple[bool, Any]:
-        """Take what one sender has sent: (whether it has, the value)."""
+        """Take what one sender has sent: (whether it has arrived, the value)."""
         link, reader = self.links[p], self.reader[p]
         if not link.waiting(reader):
             return False, None
         message = link.peek(reader)
-        value = link.own(self.route.taken(p, self.q, message.value))
-        self._note(p, message)
+        value = self._owned(link, self.route.taken(p, self.q, message.value))
+        self._count(p, message)
         link.release(reader)
         return True, value
 
-    def _note(self, p: int, message: Message) -> None:
-        """Keep account of one message."""
+    def _owned(self, link: Link, value: Any) -> Any:
+        """A value that outlives its message."""
+        return self.values.own(value) if link.borrowed else value
+
+    def _note_version(self, view: Any) -> None:
+        self.versions.newest = self.values.version(view)
+
+    def _count(self, p: int, message: Message) -> None:
+        """Add one message to the account."""
         self.flow.messages += 1
         self.flow.fill += self.links[p].waiting(self.reader[p]) / self.links[p].capacity
         if self.versions.known and self.route.channel.stream in ("experience", "gradients"):
             self.flow.note_lag((self.versions.newest - message.version) / self.versions.applies)
 
-    def _late(self, message: Message) -> bool:
+    def _is_late(self, version: int) -> bool:
         """Whether a message is older than the bound allows; such are dropped, and counted."""
-        bound = self.route.channel.bound
         return (
             self.versions.known
-            and bound is not None
-            and self.versions.newest - message.version > bound * self.versions.applies
+            and self.bound is not None
+            and self.versions.newest - version > self.bound * self.versions.applies
         )
 
 
 class NewestInbox(Inbox):
-    """A register: the newest params. Waits only if what is made with them would be older than the bound allows."""
+    """The newest params. Waits only if what is made with them would be older than the bound allows."""
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         super().__init__(route, q, links, versions)
@@ -95,108 +99,139 @@ class NewestInbox(Inbox):
         """Take the newest of each shard."""
         if not self._asked:
             self._due, self._asked = self._due + 1, True
-        bound = self.route.channel.bound
         per_update = self.versions.messages if self.route.channel.slot == "view" else 1
-        if bound is not None and self._published() < self._due - bound * per_update:
+        if self.bound is not None and self._published() < self._due - self.bound * per_update:
             return False, None
-        found = {p: link.newest() for p, link in self.links.items()}
-        parts = {p: m.value for p, m in found.items() if m is not None}
-        if len(parts) < len(found):
+        newest = {p: link.newest() for p, link in self.links.items()}
+        parts = {p: message.value for p, message in newest.items() if message is not None}
+        if len(parts) < len(newest):
             return False, None
         self._asked = False
-        if self.route.channel.slot == "acting":  # one message for each unroll: who was late does not run ahead later
+        if self.route.channel.slot == "acting":  # one message per unroll: an actor that was late does not catch up
             self._due = max(self._due, self._published())
         value = self.route.merge(parts)
         self.flow.messages += 1
-        self.versions.see(value)
+        self._note_version(value)
         return True, value
 
     def _published(self) -> int:
-        """Messages after the first, which everybody begins with."""
+        """Messages after the first, which every receiver begins with."""
         return max(min(link.sent for link in self.links.values()) - 1, 0)
 
 
 class FirstComeInbox(Inbox):
-    """Groups of experience in the order in which they come, as many as one update learns from.
+    """Groups of experience in the order in which they arrive, as many as one update learns from.
 
-    A group goes to its own place if that is free, so that in lock-step nothing differs from a synchronous run.
+    A group goes to its own position if that is free, so that in lock-step nothing differs from a synchronous run. It is
+    copied once, from the message into the batch.
     """
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         super().__init__(route, q, links, versions)
-        self._held: list[tuple[int, Any, Message]] = []
-        """Groups that were taken, each with what told its version."""
+        self._batches: list[_Filling] = []
+        """Batches that are being filled: what does not fit into one begins the next."""
         self._turn = 0
-        self._heard: Counter[int] = Counter()
-        """Messages of each sender for this update; with a bound on lag nobody may send for two updates at once."""
+        self._arrivals: Counter[int] = Counter()
+        """Messages of each sender for this update; with a bound on lag none may send for two updates at once."""
 
     def receive(self) -> tuple[bool, Any]:
-        """Take groups until there are enough."""
+        """Take groups until a batch is full."""
         self._drop_late()
-        places = self.route.wanted(self.q)
         order = sorted(self.links, key=lambda p: (p < self._turn, p))
-        while len(self._held) < len(places):
-            bound = self.route.channel.bound
+        while not (self._batches and self._batches[0].full):
             ready = [p for p in order if self.links[p].waiting(self.reader[p])]
-            ready = [p for p in ready if bound is None or self._heard[p] <= bound]
+            ready = [p for p in ready if self.bound is None or self._arrivals[p] <= self.bound]
             if not ready:
                 return False, None
             for p in ready:
                 self._take(p)
             self._turn = ready[-1] + 1
-        chosen, self._held = self._held[: len(places)], self._held[len(places) :]
-        self._heard.clear()
-        free = dict.fromkeys(places)
-        placed: dict[int, Any] = {}
-        for g, value, _ in chosen:
-            if g in free:
-                placed[g] = value
-                del free[g]
-        extra = [value for _, value, _ in chosen if not any(value is v for v in placed.values())]
-        placed |= dict(zip(free, extra, strict=True))
-        return True, self.route.join([placed[g] for g in places])
+        self._arrivals.clear()
+        return True, self._batches.pop(0).value()
 
     def _take(self, p: int) -> None:
         link, reader = self.links[p], self.reader[p]
         message = link.peek(reader)
-        if self._late(message):
+        if self._is_late(message.version):
             self.flow.dropped += 1
         else:
-            self._note(p, message)
-            self._heard[p] += 1
-            version = Message(None, message.version)  # the value itself goes with its release
-            for k in self.route.shared(p, self.q):
-                value = link.own(self.route.slice(message.value, slice(k, k + 1)))
-                self._held.append((self.route.made(p)[k], value, version))
+            self._count(p, message)
+            self._arrivals[p] += 1
+            number = link.sent - link.waiting(reader)
+            for k in self.route.common(p, self.q):
+                part = self.route.groups(message.value, slice(k, k + 1))
+                self._open_batch().put(self.route.made(p)[k], part, (p, number), message.version)
         link.release(reader)
 
+    def _open_batch(self) -> _Filling:
+        """The first batch that is not full."""
+        batch = next((b for b in self._batches if not b.full), None)
+        if batch is None:
+            groups = self.route.wanted(self.q)
+            batch = _Filling(groups, self.values.batch(len(groups), self.route.axis))
+            self._batches.append(batch)
+        return batch
+
     def _drop_late(self) -> None:
-        """Drop what came in time but grew too old since, because earlier updates had enough without it."""
-        late = [held for held in self._held if self._late(held[2])]
-        if late:
-            self.flow.dropped += len({id(message) for _, _, message in late})
-            self._held = [held for held in self._held if not self._late(held[2])]
+        """Drop groups that arrived in time but grew too old since, because earlier updates had enough without them."""
+        dropped = {m for batch in self._batches for m in batch.drop(self._is_late)}
+        self.flow.dropped += len(dropped)
+
+
+class _Filling:
+    """A batch under construction: which group is in which position, and where each came from."""
+
+    def __init__(self, groups: tuple[int, ...], builder: BatchBuilder) -> None:
+        self._groups, self._builder = groups, builder
+        self._free = dict.fromkeys(range(len(groups)))
+        self._sources: dict[int, tuple[tuple[int, int], int]] = {}
+        """Position -> the message that filled it, and its version."""
+
+    @property
+    def full(self) -> bool:
+        """Whether every position is filled."""
+        return not self._free
+
+    def put(self, group: int, part: Any, message: tuple[int, int], version: int) -> None:
+        """Copy a group to its own position, or to the first free one."""
+        own = self._groups.index(group) if group in self._groups else None
+        position = own if own is not None and own in self._free else next(iter(self._free))
+        del self._free[position]
+        self._sources[position] = message, version
+        self._builder.put(position, part)
+
+    def drop(self, is_late: Any) -> Iterator[tuple[int, int]]:
+        """Free the positions of groups that are late; the messages that brought them."""
+        for position, (message, version) in list(self._sources.items()):
+            if is_late(version):
+                del self._sources[position]
+                self._free = dict.fromkeys(sorted([*self._free, position]))
+                yield message
+
+    def value(self) -> Any:
+        """The batch, once it is full."""
+        return self._builder.finish()
 
 
 class SamplesInbox(Inbox):
-    """Samples of every store; what one that has died would have sent is drawn from the others again meanwhile."""
+    """Samples of every store. The part of a store that is down is drawn from the other stores meanwhile."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take a message of each store that takes part."""
         absent = [p for p, link in self.links.items() if not link.waiting(self.reader[p])]
-        here = [p for p in self.links if p not in absent]
+        present = [p for p in self.links if p not in absent]
         if not absent:
             return super().receive()
-        if not here or not all(self.links[p].away() for p in absent):
+        if not present or not all(self.links[p].away() for p in absent):
             return False, None
-        parts = {p: self.receive_from(p)[1] for p in here}
+        parts = {p: self.receive_from(p)[1] for p in present}
         for k, p in enumerate(absent):
-            parts[p] = instead(parts[here[k % len(here)]], len(self.route.shared(p, self.q)))
+            parts[p] = substitute_groups(parts[present[k % len(present)]], len(self.route.common(p, self.q)))
         return True, self.route.merge(parts)
 
 
 class InTurnInbox(Inbox):
-    """One message of whoever has one, in turn: gradients that are applied one by one."""
+    """One message of a sender that has one, in turn: gradients that are applied one by one."""
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         super().__init__(route, q, links, versions)
@@ -207,8 +242,7 @@ class InTurnInbox(Inbox):
         for p in sorted(self.links, key=lambda p: (p < self._turn, p)):
             link, reader = self.links[p], self.reader[p]
             while link.waiting(reader):
-                message = link.peek(reader)
-                if self._late(message):
+                if self._is_late(link.peek(reader).version):
                     self.flow.dropped += 1
                     link.release(reader)
                     continue
@@ -218,9 +252,9 @@ class InTurnInbox(Inbox):
 
 
 class PeersInbox(Inbox):
-    """What all peers have sent so far, own messages included, weighted as in a mean over all of them.
+    """Everything that peers have sent so far, this replica included, weighted as in a mean over all of them.
 
-    With a bound on lag nobody gets ahead of the others by more; with bound 0 it is an all-reduce.
+    With a bound on lag no peer gets ahead of the others by more; with bound 0 it is an all-reduce.
     """
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
@@ -229,7 +263,7 @@ class PeersInbox(Inbox):
 
     def receive(self) -> tuple[bool, Any]:
         """Sum what is there."""
-        bound = self.route.channel.bound
+        bound = self.bound
         taken = {p: link.sent - link.waiting(self.reader[p]) for p, link in self.links.items()}
         reach = None if bound is None else self._round + 1 + bound * self.versions.applies
         behind = 0 if bound is None else self._round + 1 - bound * self.versions.applies
@@ -238,62 +272,66 @@ class PeersInbox(Inbox):
         groups = sum(len(self.route.made(p)) for p in self.links)
         total: Any = None
         for p, link in sorted(self.links.items()):
-            share = len(self.route.made(p)) / groups
+            weight = len(self.route.made(p)) / groups
             count = link.waiting(self.reader[p])
             count = count if reach is None else min(count, reach - taken[p])
             for ahead in range(count):
                 message = link.peek(self.reader[p], ahead)
                 self.flow.messages += 1
                 self.flow.note_lag(abs(self._round - taken[p] - ahead) / self.versions.applies)
-                part = jax.tree.map(lambda x, share=share: x * share, message.value)
-                total = part if total is None else jax.tree.map(lambda a, b: a + b, total, part)
+                part = self.values.scale(message.value, weight)
+                total = part if total is None else self.values.sum([total, part])
             link.release(self.reader[p], count)
         self._round += 1
         return True, total
 
 
 class PeerExchange(Protocol):
-    """PeerExchange ends of a channel among peers, where they are one thing."""
+    """Both ends of a channel among peers, where they are one thing."""
 
     flow: Flow
 
     def send(self, value: Any) -> bool:
-        """Hand a value over; False if there is no room yet."""
+        """Hand a value over; False if it has to wait."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take what has arrived: (whether it has, the value)."""
 
 
 class SharedExchange:
-    """PeerExchange ends of one memory that peers add to: what is received is what it holds."""
+    """Both ends of one memory that peers add to: what is received is what it holds."""
 
-    def __init__(self, vector: SharedValue) -> None:
-        self.vector = vector
+    def __init__(self, shared: SharedValue) -> None:
+        self.shared = shared
         self.flow = Flow()
 
     def send(self, value: Any) -> bool:
         """Add."""
-        self.vector.add(value)
+        self.shared.add(value)
         self.flow.messages += 1
         return True
 
     def receive(self) -> tuple[bool, Any]:
         """Read."""
-        return True, self.vector.read()
+        return True, self.shared.read()
 
 
 def make_inbox(route: Route, q: int, links: dict[int, Link], versions: Versions) -> Inbox:
     """The inbox that a channel's discipline asks for."""
-    channel = route.channel
-    kind: type[Inbox] = Inbox
-    if channel.kind == "register":
-        kind = NewestInbox
-    elif channel.kind == "collective" and channel.mode == "async":
-        kind = PeersInbox
-    elif channel.mode == "first" or (channel.mode == "async" and channel.stream == "experience"):
-        kind = FirstComeInbox
-    elif channel.mode == "async" and channel.stream == "samples":
-        kind = SamplesInbox
-    elif channel.mode == "async" and channel.stream == "gradients":
-        kind = InTurnInbox
+    kind: type[Inbox]
+    match route.channel.discipline:
+        case Sync() | InOrder():
+            kind = Inbox
+        case Newest():
+            kind = NewestInbox
+        case FirstCome():
+            kind = FirstComeInbox
+        case Samples():
+            kind = SamplesInbox
+        case InTurn():
+            kind = InTurnInbox
+        case Peers():
+            kind = PeersInbox
+        case Shared():
+            raise TypeError("peers that share one memory have no inbox")
     return kind(route, q, links, versions)

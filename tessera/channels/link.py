@@ -1,4 +1,4 @@
-"""What channels are made of: links from one sender to its readers, whatever the messages travel through."""
+"""Links: one sender's messages to its readers, whatever they travel through."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Link(Protocol):
     """One sender's messages to its readers, numbered from 0. Each reader takes each message once, in order."""
 
     capacity: int
+    borrowed: bool
+    """Whether a message's memory is reused once it is released, so that a value which outlives it must be copied."""
 
     @property
     def sent(self) -> int:
@@ -42,15 +44,12 @@ class Link(Protocol):
         """A copy of the newest message, if there ever was one."""
 
     def away(self) -> bool:
-        """Whether its sender does not take part for now, so that nobody need wait for it."""
-
-    def own(self, value: Any) -> Any:
-        """A value that outlives its message."""
+        """Whether the sender is down for now, so that no reader need wait for it."""
 
 
 @runtime_checkable
 class DurableLink(Link, Protocol):
-    """A link whose state outlives the processes at its ends: who takes a dead one's place finds how far that came."""
+    """A link whose state outlives the processes at its ends, so that a successor finds how far its predecessor came."""
 
     like: Any
     """A message, in shape."""
@@ -71,32 +70,33 @@ NOT_WAITED_FOR = {"experience": GONE, "priorities": REFILLING}
 """Stream -> from which presence on a reader of it is not waited for."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinkSpec:
-    """What travels along one link, and between whom, whatever it is made of."""
+    """What travels along one link, and between which places, whatever it is made of."""
 
     like: Any
     """A message, in shape."""
     readers: tuple[int, ...]
-    """Replicas that read it, by their place in the plan."""
+    """Places of the replicas that read it."""
     writer: int
+    """Place of the replica that writes it."""
     capacity: int
-    """Messages that may be under way."""
+    """Messages that may be in flight."""
     register: bool = False
-    """Whether only the newest counts."""
+    """Whether only the newest message counts."""
     absent: int | None = None
-    """From which presence on a reader is not waited for."""
+    """From which presence on a reader is not waited for; None: every reader is."""
     needed: bool = False
-    """Whether somebody must get it: while all readers are absent, its sender waits."""
+    """Whether at least one reader must get each message: while all are absent, the sender waits."""
     patient: bool = False
-    """Whether a message may wait a little for something to travel with: nobody waits for it."""
+    """Whether a message may wait a little to travel with another one: no replica waits for it."""
 
     def waited_for(self, presence: Callable[[int], int]) -> list[int]:
-        """Readers that take part, so that they get all and are waited for."""
+        """Readers that take part, so that they get every message and are waited for."""
         return [r for r, place in enumerate(self.readers) if self.absent is None or presence(place) < self.absent]
 
     def can_send(self, sent: int, taken: Callable[[int], int], presence: Callable[[int], int]) -> bool:
-        """Whether one more message may be sent, by what each reader is done with and who takes part."""
+        """Whether one more message may be sent, by what each reader is done with and which readers take part."""
         waited = self.waited_for(presence)
         if self.needed and not waited:
             return False
@@ -104,20 +104,20 @@ class LinkSpec:
 
     @property
     def slots(self) -> int:
-        """Messages that are kept: one more than may be under way, so that who starts again finds the last one taken."""
+        """Messages that are kept: one more than may be in flight, so that a successor finds the last one taken."""
         return max(2, self.capacity + 1)
 
     @property
     def places(self) -> tuple[int, ...]:
-        """All that are at an end of it."""
+        """Places at either end."""
         return (self.writer, *self.readers)
 
 
 class SharedValue(Protocol):
-    """One memory that peers add to without locks."""
+    """One value that peers add to without locks."""
 
     def begin(self, value: Any) -> None:
-        """Set what it holds, unless somebody has."""
+        """Set it, unless a peer has."""
 
     def add(self, value: Any) -> None:
         """Add in place, element by element."""
@@ -142,7 +142,7 @@ class Flow:
     waits: int = 0
     wait_seconds: float = 0.0
     bytes: int = 0
-    """What was sent, with each message's number and version; once, however many read it."""
+    """Bytes sent, headers included; counted once, however many readers there are."""
 
     def note_lag(self, updates: float) -> None:
         """Count one message's lag."""

@@ -1,4 +1,4 @@
-"""Arrays as bytes, with a header of JSON: what processes tell each other besides what flows through channels."""
+"""Arrays as bytes, with a header of JSON: what processes exchange outside of channels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tessera.errors import TesseraError
 
 Arrays = dict[str, np.ndarray]
 ARRAY = "array of this message"
-"""Key of what stands for an array where plain data is JSON."""
+"""Key of the object that stands for an array in JSON."""
 
 
 def pack(meta: dict[str, Any], arrays: Arrays) -> bytes:
-    """Join a header and arrays."""
+    """Join a header and arrays to bytes."""
     return b"".join(_pieces(meta, arrays))
 
 
 def unpack(data: Any) -> tuple[dict[str, Any], Arrays]:
-    """Take them apart; arrays are copies."""
+    """Split bytes into the header and copies of the arrays."""
     view = memoryview(data)
     (size,) = struct.unpack_from("<q", view)
     header = json.loads(bytes(view[8 : 8 + size]))
@@ -38,7 +38,7 @@ def unpack(data: Any) -> tuple[dict[str, Any], Arrays]:
 
 
 def write_block(meta: dict[str, Any], arrays: Arrays) -> tuple[int, int]:
-    """Put them into memory without a name: (file descriptor, size). For what may be large."""
+    """Put a header and arrays that may be large into memory without a name: (file descriptor, size)."""
     fd = os.memfd_create("tessera-block")
     size = 0
     with os.fdopen(os.dup(fd), "wb") as file:
@@ -48,13 +48,13 @@ def write_block(meta: dict[str, Any], arrays: Arrays) -> tuple[int, int]:
 
 
 def read_block(pid: int, fd: int, size: int) -> tuple[dict[str, Any], Arrays]:
-    """Read what a living process has put there."""
+    """Read what a living process has written with `write_block`."""
     with open(f"/proc/{pid}/fd/{fd}", "rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as block:
         return unpack(bytes(block))
 
 
-def take_apart(value: Any) -> tuple[Any, Arrays]:
-    """Plain data (numbers, texts, lists, dicts, arrays) as what JSON can say, and its arrays; tuples become lists."""
+def split_arrays(value: Any) -> tuple[Any, Arrays]:
+    """Split plain data (numbers, texts, lists, dicts, arrays) into JSON and arrays; tuples become lists."""
     arrays: Arrays = {}
 
     def plain(value: Any) -> Any:
@@ -63,9 +63,9 @@ def take_apart(value: Any) -> tuple[Any, Arrays]:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, list | tuple):
-            return [plain(one) for one in value]
+            return [plain(item) for item in value]
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {key: plain(one) for key, one in value.items()}
+            return {key: plain(item) for key, item in value.items()}
         if isinstance(value, np.ndarray | jax.Array) and not np.asarray(value).dtype.hasobject:
             arrays[str(len(arrays))] = np.asarray(value)
             return {ARRAY: str(len(arrays) - 1)}
@@ -77,24 +77,24 @@ def take_apart(value: Any) -> tuple[Any, Arrays]:
     return plain(value), arrays
 
 
-def put_together(plain: Any, arrays: Arrays) -> Any:
-    """What was taken apart."""
+def join_arrays(plain: Any, arrays: Arrays) -> Any:
+    """Undo `split_arrays`."""
     if isinstance(plain, list):
-        return [put_together(one, arrays) for one in plain]
+        return [join_arrays(item, arrays) for item in plain]
     if isinstance(plain, dict):
         if ARRAY in plain:
             return arrays[plain[ARRAY]]
-        return {key: put_together(one, arrays) for key, one in plain.items()}
+        return {key: join_arrays(item, arrays) for key, item in plain.items()}
     return plain
 
 
 def leaves_of(slots: dict[str, Any]) -> Arrays:
-    """All leaves of some slots, by slot and number."""
+    """All leaves of these slots, by slot and number."""
     out: Arrays = {}
     for slot, value in slots.items():
         for k, leaf in enumerate(jax.tree.leaves(value)):
-            key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            out[f"{slot}/{k}"] = np.asarray(jax.random.key_data(leaf) if key else leaf)
+            is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            out[f"{slot}/{k}"] = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
     return out
 
 
@@ -103,20 +103,20 @@ def from_leaves(arrays: Arrays, like: dict[str, Any]) -> dict[str, Any]:
     out = {}
     for slot in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
         leaves, structure = jax.tree.flatten(like[slot])
-        found = [arrays[f"{slot}/{k}"] for k in range(len(leaves))]
-        keys = [hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
-        both = zip(found, keys, strict=True)
-        values = [jax.random.wrap_key_data(jax.numpy.asarray(x)) if key else x for x, key in both]
+        stored = [arrays[f"{slot}/{k}"] for k in range(len(leaves))]
+        is_key = [hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
+        pairs = zip(stored, is_key, strict=True)
+        values = [jax.random.wrap_key_data(jax.numpy.asarray(x)) if key else x for x, key in pairs]
         out[slot] = jax.tree.unflatten(structure, values)
     return out
 
 
 def _pieces(meta: dict[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
-    plain = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
-    table = [(name, x.dtype.str, np.shape(arrays[name])) for name, x in plain.items()]
+    contiguous = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    table = [(name, x.dtype.str, np.shape(arrays[name])) for name, x in contiguous.items()]
     header = json.dumps({"meta": meta, "arrays": table}).encode()
     return [
         struct.pack("<q", len(header)),
         header,
-        *(x.reshape(-1).view(np.uint8).data for x in plain.values() if x.size),
+        *(x.reshape(-1).view(np.uint8).data for x in contiguous.values() if x.size),
     ]

@@ -1,4 +1,4 @@
-"""One replica's ends of all channels: what `drive` talks to, under every engine."""
+"""One replica's ends of all channels: what the program exchanges values through, under every engine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from tessera.channels.gradient_accumulation import GradientAccumulator
 from tessera.channels.inboxes import Inbox, PeerExchange, Versions, make_inbox
 from tessera.channels.link import Flow, Link
 from tessera.channels.routes import Route
+from tessera.graph.disciplines import Shared, Sync, every_of
 from tessera.graph.plan import Plan
-
-Place = tuple[int, int | None]
-"""A channel, and which peer, where each peer is dealt with by itself."""
-
 
 HEADER = 16
 """Bytes of a message's number and version."""
@@ -33,112 +28,157 @@ class ReplicaPort:
         number: int,
         versions: Versions,
         link: Callable[[int, int], Link],
-        both: Callable[[int], PeerExchange | None],
+        peer_exchange: Callable[[int], PeerExchange | None],
     ) -> None:
-        """What messages travel through: `both(channel)` if its ends are one thing, else `link(channel, lane)`."""
+        """A channel uses `peer_exchange(channel)` if both of its ends are one thing, else `link(channel, lane)`."""
         self.routes, self.versions, self.number = routes, versions, number
         self.outgoing: dict[int, Link] = {}
-        self.apart: dict[int, dict[int, Link]] = {}
-        """Channels on which each receiver is sent to by itself: links by receiver."""
-        self.inboxes: dict[int, Inbox | PeerExchange] = {}
+        self.per_receiver: dict[int, dict[int, Link]] = {}
+        """Channels on which each receiver has a link of its own: links by receiver."""
+        self.inboxes: dict[int, Inbox] = {}
+        self.exchanges: dict[int, PeerExchange] = {}
         self.sending: dict[int, Flow] = {}
-        self.muted = False
-        """Whether nothing is sent, and stand-ins are received."""
-        self.skipped: Counter[Place] = Counter()
-        """Messages of each channel that a replica which died has sent already: its successor does not send them."""
-        self.stood_in: Counter[Place] = Counter()
-        """Messages of each channel that it had received already: its successor gets stand-ins."""
-        self.stand_in: Callable[[int, int | None], Any] = lambda channel, peer: None
         self._offered: Counter[int] = Counter()
         """Messages of each channel that there were, sent or not."""
         self._accumulators: dict[int, GradientAccumulator] = {}
         """Channels on which several gradients are sent as one."""
         self._sizes: dict[int, int] = {}
         """Bytes of a message of each channel: all are of one size."""
+        self._every = [every_of(route.channel.discipline) for route in routes]
+        """How many messages of each channel make one that is sent."""
+        self._batching = [_batching(route) for route in routes]
         self._arrived: dict[int, dict[int, Any]] = {}
-        """What peers that are dealt with by themselves have sent, where all of them are waited for."""
-        self.patch: Callable[[int, Any], Any] = lambda channel, value: value
-        """Changes the first value of a channel that a successor sends."""
+        """What senders that are waited for one by one have sent, where all of them are waited for in the end."""
         for k, channel in enumerate(plan.channels):
-            route = routes[k]
-            if channel.kind in ("shared", "collective") and fragment == channel.source and (one := both(k)) is not None:
-                self.inboxes[k] = one
+            if fragment not in (channel.source, channel.target):
                 continue
-            if channel.kind == "shared":
-                continue
-            if channel.source == fragment and route.readers(number):
-                links = {q: link(k, route.lane(number, q)) for q in route.readers(number)}
-                if channel.apart:
-                    self.apart[k] = links
-                else:
-                    self.outgoing[k] = next(iter(links.values()))
-                self.sending[k] = Flow()
-                if channel.stream == "gradients" and channel.every > 1:
-                    self._accumulators[k] = GradientAccumulator(channel.every)
-            if channel.target == fragment:
-                links = {p: link(k, route.lane(p, number)) for p in route.writers(number)}
-                self.inboxes[k] = make_inbox(route, number, links, versions)
+            exchange = peer_exchange(k) if channel.among_peers else None
+            if exchange is not None:
+                self.exchanges[k] = exchange
+            elif not isinstance(channel.discipline, Shared):
+                self._open(k, fragment, link, versions)
+        self._receiving: dict[int, Inbox | PeerExchange] = {**self.inboxes, **self.exchanges}
+
+    def _open(self, k: int, fragment: int, link: Callable[[int, int], Link], versions: Versions) -> None:
+        """Open this replica's ends of the links of one channel."""
+        route, number = self.routes[k], self.number
+        channel = route.channel
+        if channel.source == fragment and route.readers(number):
+            links = {q: link(k, route.lane(number, q)) for q in route.readers(number)}
+            if channel.link_per_receiver:
+                self.per_receiver[k] = links
+            else:
+                self.outgoing[k] = next(iter(links.values()))
+            self.sending[k] = Flow()
+            if channel.stream == "gradients" and self._every[k] > 1:
+                self._accumulators[k] = GradientAccumulator(self._every[k])
+        if channel.target == fragment:
+            links = {p: link(k, route.lane(p, number)) for p in route.writers(number)}
+            self.inboxes[k] = make_inbox(route, number, links, versions)
+
+    # What the program calls.
 
     def send(self, channel: int, value: Any) -> bool:
-        """Hand a value over; False if there is no room yet."""
-        if self.muted:
-            return True
-        if channel in self.apart:
-            return self._send_to_all(channel, value)
-        if self._counted_down(self.skipped, (channel, None)):
-            return True
+        """Hand a value over; False if it has to wait."""
+        if channel in self.per_receiver:
+            return self.send_to_each(channel, value, self.can_send_to, self.send_to)
+        if channel in self.exchanges:
+            return self.exchanges[channel].send(value)
         link = self.outgoing.get(channel)
-        if link is None and channel in self.inboxes:
-            return self.inboxes[channel].send(value)  # type: ignore[union-attr]
-        if link is not None and channel in self._accumulators:
+        if link is None:  # no replica is linked to this one
+            return True
+        if channel in self._accumulators:
             return self._send_accumulated(channel, link, value)
-        if link is None or not self._due(channel):  # nobody is linked to this replica, or not yet
+        if not self._is_due(channel):
             return True
         if not link.can_send():
             return False
-        value = self.patch(channel, value)
-        params = self.routes[channel].channel.stream == "params"
-        link.put(value, self.versions.see(value) if params else self.versions.newest)
-        self._note_sent(channel, value)
+        self.put(channel, value)
         return True
 
     def receive(self, channel: int) -> tuple[bool, Any]:
         """Take what has arrived: (whether it has, the value)."""
-        if self.muted:
-            return True, self.stand_in(channel, None)
-        if self.routes[channel].channel.wait is not None:
-            return self._receive_from_all(channel)
-        if self._counted_down(self.stood_in, (channel, None)):
-            return True, self.stand_in(channel, None)
+        if channel in self.exchanges:
+            return self.exchanges[channel].receive()
+        if self._batching[channel] is not None:
+            return self.receive_from_each(channel, self.receive_from)
         return self.inboxes[channel].receive()
 
-    def shares(self, channel: int) -> dict[int, slice] | None:
-        """The groups of each peer that is dealt with by itself, among those of this replica."""
-        route, inbox = self.routes[channel], self.inboxes[channel]
-        if self.muted or route.channel.wait is None or not isinstance(inbox, Inbox) or len(inbox.links) < 2:
+    def peer_slices(self, channel: int) -> dict[int, slice] | None:
+        """Groups of each sender among those of this replica, where ready senders are answered without the others."""
+        inbox = self.inboxes.get(channel)
+        if inbox is None or self._batching[channel] is None or len(inbox.links) < 2:
             return None
-        mine = route.wanted(self.number)
-        found = {p: [g for g in route.made(p) if g in mine] for p in inbox.links}
-        return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in found.items()}
+        mine = inbox.route.wanted(self.number)
+        held = {p: [g for g in inbox.route.made(p) if g in mine] for p in inbox.links}
+        return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in held.items()}
 
-    def patience(self, channel: int) -> float:
-        """Seconds that who is ready waits for the others."""
-        return self.routes[channel].channel.wait or 0.0
+    def batching_seconds(self, channel: int) -> float:
+        """Seconds that ready senders wait for the others."""
+        return self._batching[channel] or 0.0
 
-    def send_to(self, channel: int, peer: int, value: Any) -> bool:
-        """Hand a value to one receiver; False if there is no room yet."""
-        if self._counted_down(self.skipped, (channel, peer)):
-            return True
-        link = self.apart[channel][peer]
+    def send_to(self, channel: int, receiver: int, value: Any) -> bool:
+        """Hand a value to one receiver; False if it has to wait."""
+        link = self.per_receiver[channel][receiver]
         if not link.can_send():
             return False
         link.put(value, self.versions.newest)
-        self._note_sent(channel, value)
+        self._count_sent(channel, value)
         return True
+
+    def receive_from(self, channel: int, sender: int) -> tuple[bool, Any]:
+        """Take what one sender has sent: (whether it has arrived, the value)."""
+        return self.inboxes[channel].receive_from(sender)
+
+    # What those are made of, and what a takeover wraps.
+
+    def can_send_to(self, channel: int, receiver: int) -> bool:
+        """Whether one more message may be sent to one receiver."""
+        return self.per_receiver[channel][receiver].can_send()
+
+    def send_to_each(
+        self,
+        channel: int,
+        value: Any,
+        can_send_to: Callable[[int, int], bool],
+        send_to: Callable[[int, int, Any], bool],
+    ) -> bool:
+        """Hand each receiver its part; to none while one of them has to wait."""
+        receivers, route = self.per_receiver[channel], self.routes[channel]
+        if not all(can_send_to(channel, q) for q in receivers):
+            return False
+        return all(send_to(channel, q, route.part(self.number, q, value)) for q in receivers)
+
+    def receive_from_each(self, channel: int, receive_from: Callable[[int, int], tuple[bool, Any]]) -> tuple[bool, Any]:
+        """Take the parts of all senders as they arrive, and merge them once all are there."""
+        inbox, held = self.inboxes[channel], self._arrived.setdefault(channel, {})
+        for p in inbox.links:
+            if p not in held:
+                arrived, value = receive_from(channel, p)
+                held |= {p: value} if arrived else {}
+        if len(held) < len(inbox.links):
+            return False, None
+        return True, inbox.route.merge(self._arrived.pop(channel))
+
+    def put(self, channel: int, value: Any) -> None:
+        """Send now: there must be room."""
+        route = self.routes[channel]
+        if route.channel.stream == "params":
+            self.versions.newest = route.values.version(value)
+        self.outgoing[channel].put(value, self.versions.newest)
+        self._count_sent(channel, value)
+
+    def publish(self, channel: int, value: Any) -> None:
+        """Send what receivers begin with or trail behind by, before the program runs; it is not counted."""
+        if channel in self.outgoing:
+            route = self.routes[channel]
+            if route.channel.stream == "params":
+                self.versions.newest = route.values.version(value)
+            self.outgoing[channel].put(value, self.versions.newest)
 
     def _send_accumulated(self, channel: int, link: Link, value: Any) -> bool:
         accumulator = self._accumulators[channel]
-        if not accumulator.full:  # else this one is in it, and there was no room when it was
+        if not accumulator.full:  # else this gradient is in it already, and had to wait
             accumulator.add(value, self.versions.newest)
         if not accumulator.full:
             return True
@@ -146,79 +186,53 @@ class ReplicaPort:
             return False
         mean, version = accumulator.take()
         link.put(mean, version)
-        self._note_sent(channel, mean)
+        self._count_sent(channel, mean)
         return True
 
-    def _note_sent(self, channel: int, value: Any) -> None:
+    def _is_due(self, channel: int) -> bool:
+        """Whether this is one of the messages that are sent, where only every so many are."""
+        every = self._every[channel]
+        if every == 1:
+            return True
+        self._offered[channel] += 1
+        return self._offered[channel] % every == 0
+
+    # Accounts.
+
+    def _count_sent(self, channel: int, value: Any) -> None:
         if channel not in self._sizes:
-            self._sizes[channel] = HEADER + sum(x.nbytes for x in jax.tree.leaves(value))
+            self._sizes[channel] = HEADER + self.routes[channel].values.nbytes(value)
         self.sending[channel].messages += 1
         self.sending[channel].bytes += self._sizes[channel]
 
-    def receive_from(self, channel: int, peer: int) -> tuple[bool, Any]:
-        """Take what one sender has sent: (whether it has, the value)."""
-        if self._counted_down(self.stood_in, (channel, peer)):
-            return True, self.stand_in(channel, peer)
-        inbox = self.inboxes[channel]
-        assert isinstance(inbox, Inbox)
-        return inbox.receive_from(peer)
-
-    def _due(self, channel: int) -> bool:
-        """Whether this is one of the messages that are sent, where only every so many are."""
-        every = self.routes[channel].channel.every
-        self._offered[channel] += every > 1
-        return self._offered[channel] % every == 0
-
-    def _send_to_all(self, channel: int, value: Any) -> bool:
-        links, route = self.apart[channel], self.routes[channel]
-        if not all(link.can_send() or self.skipped[channel, q] for q, link in links.items()):
-            return False
-        return all(self.send_to(channel, q, route.part(self.number, q, value)) for q in links)
-
-    def _receive_from_all(self, channel: int) -> tuple[bool, Any]:
-        inbox, held = self.inboxes[channel], self._arrived.setdefault(channel, {})
-        assert isinstance(inbox, Inbox)
-        for p in inbox.links:
-            if p not in held:
-                arrived, value = self.receive_from(channel, p)
-                held |= {p: value} if arrived else {}
-        if len(held) < len(inbox.links):
-            return False, None
-        return True, inbox.route.merge(self._arrived.pop(channel))
-
-    @staticmethod
-    def _counted_down(counter: Counter[Place], place: Place) -> bool:
-        """Whether one was left, which is then gone."""
-        if counter[place] <= 0:
-            return False
-        counter[place] -= 1
-        return True
-
-    def publish(self, channel: int, value: Any) -> None:
-        """Send what receivers begin with or trail behind by, before the program runs."""
-        if channel in self.outgoing:
-            params = self.routes[channel].channel.stream == "params"
-            self.outgoing[channel].put(value, self.versions.see(value) if params else self.versions.newest)
-
     def exchanged(self) -> int:
         """Messages that were sent or taken, on whatever channel, since accounts were last taken."""
-        flows = [*self.sending.values(), *(inbox.flow for inbox in self.inboxes.values())]
+        flows = [*self.sending.values(), *(end.flow for end in self._receiving.values())]
         return sum(flow.messages + flow.dropped for flow in flows)
 
     def waited(self, channel: int, sending: bool, seconds: float) -> None:
         """Count a wait."""
-        flow = self.sending[channel] if sending and channel in self.sending else self.inboxes[channel].flow
+        flow = self.sending[channel] if sending and channel in self.sending else self._receiving[channel].flow
         flow.waits += 1
         flow.wait_seconds += seconds
 
     def take_flows(self) -> dict[str, Flow]:
         """Accounts by stream since they were last taken; a stream's waits are of both its ends."""
         out: dict[str, Flow] = {}
-        for k, inbox in self.inboxes.items():
-            out.setdefault(self.routes[k].channel.stream, Flow()).merge(inbox.flow)
-            inbox.flow = Flow()
+        for k, end in self._receiving.items():
+            out.setdefault(self.routes[k].channel.stream, Flow()).merge(end.flow)
+            end.flow = Flow()
         for k, flow in self.sending.items():
             mine = Flow(waits=flow.waits, wait_seconds=flow.wait_seconds, bytes=flow.bytes)
             out.setdefault(self.routes[k].channel.stream, Flow()).merge(mine)
             self.sending[k] = Flow()
         return out
+
+
+def _batching(route: Route) -> float | None:
+    """Seconds that ready senders wait for the others; None if all are waited for."""
+    match route.channel.discipline:
+        case Sync(batching=seconds):
+            return seconds
+        case _:
+            return None

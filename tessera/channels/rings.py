@@ -1,4 +1,4 @@
-"""Links between processes of one machine: rings in shared memory, which each process maps for itself."""
+"""Links between processes of one machine: rings in shared memory, which each process maps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.channels.control import CONTROL_WORDS, PRESENCE
+from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import HERE, LinkSpec, Message
 from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring, SharedVector
+from tessera.graph.disciplines import Shared
 from tessera.graph.plan import Plan
 
 
 @dataclass(frozen=True)
 class PlacedLink:
-    """Where the ring of a spec lies."""
+    """A link and the offset of its ring."""
 
     offset: int
     spec: LinkSpec
@@ -25,20 +26,20 @@ class PlacedLink:
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Where everything lies in one arena. Plain data: every process builds its ends from it."""
+    """Offsets of everything in one arena. Plain data: every process builds its ends from it."""
 
     size: int
     processes: int
     bells: int
     control: int
     links: dict[tuple[int, int], PlacedLink]
-    """By channel and lane: the number of its sender, unless that has several."""
+    """By channel and lane: the number of the sender, unless that has several."""
     vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]]
-    """Channel -> offset and elements of the vector for each dtype, and a value in shape."""
+    """Channel -> offset and size of the vector for each dtype, and a value of the same shapes."""
 
 
 def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: Any) -> ArenaLayout:
-    """Reserve a place for everything that processes share; `carried` is what peers add to one memory, in shape."""
+    """Reserve offsets for everything that processes share; `carried` has the shapes of what peers add to."""
     allocator = Allocator()
     processes = sum(f.replicas for f in plan.fragments)
     bells = allocator.take(Bell.nbytes(processes + 1))
@@ -46,12 +47,12 @@ def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: An
     links: dict[tuple[int, int], PlacedLink] = {}
     vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]] = {}
     for k, channel in enumerate(plan.channels):
-        if channel.kind == "shared":
-            places = {}
+        if isinstance(channel.discipline, Shared):
+            regions = {}
             for dtype, leaves in _by_dtype(carried).items():
                 count = sum(int(np.prod(x.shape)) for x in leaves)
-                places[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
-            vectors[k] = ({**places, "begun": (allocator.take(8), 1)}, carried)
+                regions[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
+            vectors[k] = ({**regions, "begun": (allocator.take(8), 1)}, carried)
     for name, spec in link_specs.items():
         layout = Layout.of(jax.tree.leaves(spec.like))
         links[name] = PlacedLink(allocator.take(Ring.nbytes(layout, spec.slots, len(spec.readers))), spec)
@@ -59,10 +60,12 @@ def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: An
 
 
 class RingLink:
-    """One end of a ring: what is sent wakes its readers, what is released wakes its writer."""
+    """One end of a ring: sending wakes the readers, releasing wakes the writer."""
+
+    borrowed = True
 
     def __init__(self, arena: Arena, placed: PlacedLink, bell: Bell, presence: Callable[[int], int]) -> None:
-        """`presence` tells whether a replica takes part."""
+        """`presence` says whether a replica takes part."""
         spec = placed.spec
         leaves = jax.tree.leaves(spec.like)
         self._structure: Any = jax.tree.structure(spec.like)
@@ -86,7 +89,7 @@ class RingLink:
         return self._spec.absent is not None and self._spec.can_send(ring.sent, ring.taken, self._presence)
 
     def away(self) -> bool:
-        """Whether its writer does not take part for now."""
+        """Whether the writer does not take part for now."""
         return self._presence(self._spec.writer) != HERE
 
     def put(self, value: Any, version: int) -> None:
@@ -101,51 +104,51 @@ class RingLink:
         return self.ring.waiting(reader)
 
     def peek(self, reader: int, ahead: int = 0) -> Message:
-        """View the next message of a reader, or one after it; it must be there."""
+        """View the next message of a reader, or a later one; it must have arrived."""
         views = self.ring.peek(reader, ahead)
         assert views is not None
         number = self.ring.taken(reader) + ahead
         return Message(self._structure.unflatten(views), self.ring.version(number))
 
     def release(self, reader: int, count: int = 1) -> None:
-        """Be done with messages."""
+        """Give messages back to the writer."""
         self.ring.release(reader, count)
         self._bell.ring(self._spec.writer)
 
     def newest(self) -> Message | None:
         """Copy the newest message, if there ever was one."""
-        found = self.ring.newest()
-        return None if found is None else Message(self._structure.unflatten(found[2]), found[1])
+        newest = self.ring.newest()
+        if newest is None:
+            return None
+        _, version, leaves = newest
+        return Message(self._structure.unflatten(leaves), version)
 
     def at(self, number: int) -> Any:
-        """Copy a message that is still there, by its number; None if it is not."""
-        found = self.ring.at(number)
-        return None if found is None else self._structure.unflatten(found[2])
+        """Copy the message with this number; None if it was overwritten."""
+        message = self.ring.at(number)
+        return None if message is None else self._structure.unflatten(message[2])
 
     def taken(self, reader: int) -> int:
-        """Messages that a reader is done with."""
+        """Messages that a reader has released."""
         return self.ring.taken(reader)
 
     def skip(self, reader: int) -> None:
-        """Be done with all that a reader has not taken yet."""
+        """Release everything that has arrived."""
         self.ring.skip(reader)
         self._bell.ring(self._spec.writer)
 
-    def own(self, value: Any) -> Any:
-        """Copy a value that must outlive its message."""
-        return jax.tree.map(np.array, value)
-
 
 class SharedTree:
-    """One memory of numbers, all that peers carry, which they add to without locks."""
+    """One tree of numbers that peers add to without locks."""
 
-    def __init__(self, arena: Arena, places: dict[str, tuple[int, int]], like: Any) -> None:
+    def __init__(self, arena: Arena, regions: dict[str, tuple[int, int]], like: Any) -> None:
+        """`regions` has offset and size of the vector for each dtype, and of a flag; `like` has the value's shapes."""
         self._like = like
-        self._vectors = {d: SharedVector(arena, *place, d) for d, place in places.items() if d != "begun"}
-        self._begun = arena.array(places["begun"][0], (1,), np.int64)
+        self._vectors = {d: SharedVector(arena, *region, d) for d, region in regions.items() if d != "begun"}
+        self._begun = arena.array(regions["begun"][0], (1,), np.int64)
 
     def begin(self, value: Any) -> None:
-        """Set what it holds, unless somebody has: everybody begins with the same."""
+        """Set the value, unless a peer has: all begin with the same one."""
         if not self._begun[0]:
             for dtype, flat in self._flat(value).items():
                 self._vectors[dtype].write(flat)
@@ -157,7 +160,7 @@ class SharedTree:
             self._vectors[dtype].add(flat)
 
     def read(self) -> Any:
-        """What it holds now."""
+        """Copy the value."""
         flats = {d: v.read() for d, v in self._vectors.items()}
         leaves, structure = jax.tree.flatten(self._like)
         used = dict.fromkeys(flats, 0)
@@ -173,17 +176,16 @@ class SharedTree:
 
 
 def _by_dtype(value: Any) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    leaves: dict[str, list[Any]] = {}
     for leaf in jax.tree.leaves(value):
-        found.setdefault(np.dtype(leaf.dtype).str, []).append(leaf)
-    return found
+        leaves.setdefault(np.dtype(leaf.dtype).str, []).append(leaf)
+    return leaves
 
 
 def make_ends(
     layout: ArenaLayout, arena: Arena, bell: Bell
 ) -> tuple[Callable[[int, int], RingLink], Callable[[int], SharedTree]]:
-    """Give the two functions that a port is made with."""
-
+    """Make the two functions that a port needs: the end of a link, and the memory of a channel."""
     words = arena.array(layout.control, (layout.processes * CONTROL_WORDS,), np.int64).data
 
     def presence(place: int) -> int:

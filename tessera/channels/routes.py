@@ -1,4 +1,4 @@
-"""How a value is taken apart and put together where it is wanted: the same for every engine."""
+"""Routes: how a value is taken apart at its senders and put together at its receivers, the same for every engine."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from tessera.algorithms.contract import Algorithm
-from tessera.graph.plan import Channel, Plan
+from tessera.channels.value_operations import ARRAYS, Values
+from tessera.graph.channel import Channel
+from tessera.graph.disciplines import FirstCome
+from tessera.graph.plan import Plan
+from tessera.graph.streams import RouteKind
 from tessera.program.exchange import Shards, SoloGradient, shards_of
 from tessera.program.initial import initial_state
 from tessera.program.nodes import SLOTS
-from tessera.program.overlap.slot_slices import joined
-from tessera.program.training import acting, published
-
-BY_GROUPS = ("reshard", "agents")
-"""Routes on which each receiver gets the groups that it holds; from all who act for its agents, on the second."""
+from tessera.program.training_program import acting, published
 
 
 @dataclass(frozen=True)
 class Route:
-    """The route of one channel of a plan."""
+    """The route of one channel of a plan. Senders are numbered `p`, receivers `q`."""
 
     plan: Plan
     channel: Channel
@@ -30,54 +29,66 @@ class Route:
     """How params are cut, where a server of several shards is at one end."""
     whole: Any = None
     """What receivers of params want, in shape."""
+    values: Values = ARRAYS
 
     @property
-    def sources(self) -> int:
+    def senders(self) -> int:
         """Replicas that send."""
         return self.plan.fragments[self.channel.source].replicas
 
     @property
-    def targets(self) -> int:
+    def receivers(self) -> int:
         """Replicas that receive."""
         return self.plan.fragments[self.channel.target].replicas
 
+    @property
+    def axis(self) -> int:
+        """The axis on which groups lie."""
+        return SLOTS[self.channel.slot].axis
+
     def made(self, p: int) -> tuple[int, ...]:
-        """Groups that sending replica `p` holds."""
+        """Groups that sender `p` holds."""
         return self.plan.fragments[self.channel.source].held(self.channel.made_by)[p]
 
     def wanted(self, q: int) -> tuple[int, ...]:
-        """Groups that receiving replica `q` holds."""
+        """Groups that receiver `q` holds."""
         return self.plan.fragments[self.channel.target].held(self.channel.wanted_by)[q]
 
-    def shared(self, p: int, q: int) -> list[int]:
+    def common(self, p: int, q: int) -> list[int]:
         """Positions, among the groups of sender `p`, of those that receiver `q` holds too."""
-        if self.channel.mode == "first":  # there is one receiver, and any group may come to it
-            return list(range(len(self.made(p))))
-        wanted = set(self.wanted(q))
-        return [k for k, g in enumerate(self.made(p)) if g in wanted]
+        match self.channel.discipline:
+            case FirstCome(first=first) if first:  # there is one receiver, and it takes any group
+                return list(range(len(self.made(p))))
+            case _:
+                wanted = set(self.wanted(q))
+                return [k for k, g in enumerate(self.made(p)) if g in wanted]
 
     def linked(self, p: int, q: int) -> bool:
         """Whether sender `p` has anything for receiver `q`."""
-        if self.channel.route in BY_GROUPS:
-            return bool(self.shared(p, q))
-        return p == q % self.sources if self.channel.route == "copy" else True
+        match self.channel.route:
+            case RouteKind.RESHARD | RouteKind.AGENTS:
+                return bool(self.common(p, q))
+            case RouteKind.COPY:
+                return p == q % self.senders
+            case _:
+                return True
 
     def readers(self, p: int) -> list[int]:
         """Receivers that sender `p` has something for."""
-        return [q for q in range(self.targets) if self.linked(p, q)]
+        return [q for q in range(self.receivers) if self.linked(p, q)]
 
     def writers(self, q: int) -> list[int]:
         """Senders that have something for receiver `q`."""
-        return [p for p in range(self.sources) if self.linked(p, q)]
+        return [p for p in range(self.senders) if self.linked(p, q)]
 
     def lane(self, p: int, q: int) -> int:
         """Number of the link from sender `p` to receiver `q`: one for all of its receivers, or one for each."""
-        return p * self.targets + q if self.channel.apart else p
+        return p * self.receivers + q if self.channel.link_per_receiver else p
 
     def lanes(self) -> dict[int, tuple[int, list[int]]]:
         """All links: sender and receivers of each."""
         found: dict[int, tuple[int, list[int]]] = {}
-        for p in range(self.sources):
+        for p in range(self.senders):
             for q in self.readers(p):
                 found.setdefault(self.lane(p, q), (p, []))[1].append(q)
         return found
@@ -85,48 +96,46 @@ class Route:
     def carried(self, lane: int) -> int:
         """Groups in a message of a link."""
         p, readers = self.lanes()[lane]
-        return len(self.shared(p, readers[0])) if self.channel.apart else len(self.made(p))
+        return len(self.common(p, readers[0])) if self.channel.link_per_receiver else len(self.made(p))
 
     def taken(self, p: int, q: int, value: Any) -> Any:
-        """What of a message from sender `p` is for receiver `q`."""
-        return value if self.channel.apart else self.part(p, q, value)
+        """The part of a message from sender `p` that is for receiver `q`."""
+        return value if self.channel.link_per_receiver else self.part(p, q, value)
 
     def part(self, p: int, q: int, value: Any) -> Any:
-        """What of sender `p`'s value is for receiver `q`."""
-        if self.channel.route == "scatter":
-            return self._shard(value, q)
-        if self.channel.route not in BY_GROUPS:
-            return value
-        mine = self.shared(p, q)
-        if len(mine) == len(self.made(p)):
-            return value
-        return self.slice(value, slice(mine[0], mine[-1] + 1))
+        """The part of sender `p`'s value that is for receiver `q`."""
+        match self.channel.route:
+            case RouteKind.SCATTER:
+                return self._shard(value, q)
+            case RouteKind.RESHARD | RouteKind.AGENTS:
+                mine = self.common(p, q)
+                if len(mine) == len(self.made(p)):
+                    return value
+                return self.groups(value, slice(mine[0], mine[-1] + 1))
+            case _:
+                return value
 
-    def slice(self, value: Any, part: slice) -> Any:
+    def groups(self, value: Any, part: slice) -> Any:
         """Some of the groups of a value."""
-        axis = SLOTS[self.channel.slot].axis
-        return jax.tree.map(lambda x: x[(slice(None),) * axis + (part,)], value)
+        return self.values.slice(value, self.axis, part)
 
     def merge(self, parts: dict[int, Any]) -> Any:
         """Put together what a receiver got from each sender, in the senders' order."""
         values = [parts[p] for p in sorted(parts)]
         match self.channel.route:
-            case "reshard" | "gather":
-                return self.join(values)
-            case "agents":
-                return joined(values, SLOTS[self.channel.slot].axis + 2)
-            case "mean" | "scatter":
-                return weighted_mean(values, [len(self.made(p)) for p in sorted(parts)])
-            case "sum":
-                return jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]), *values)
-            case "join":
+            case RouteKind.RESHARD | RouteKind.GATHER:
+                return self.values.join(values, self.axis)
+            case RouteKind.AGENTS:
+                return self.values.join(values, self.axis + 2)
+            case RouteKind.MEAN | RouteKind.SCATTER:
+                return self.values.mean(values, [len(self.made(p)) for p in sorted(parts)])
+            case RouteKind.SUM:
+                return self.values.sum(values)
+            case RouteKind.JOIN:
                 assert self.shards is not None
                 return self.shards.join(values, self.whole)
-        return values[0]
-
-    def join(self, values: list[Any]) -> Any:
-        """Join groups."""
-        return joined(values, SLOTS[self.channel.slot].axis)
+            case _:
+                return values[0]
 
     def _shard(self, value: Any, q: int) -> Any:
         assert self.shards is not None
@@ -144,16 +153,3 @@ def make_routes(plan: Plan, algorithm: Algorithm) -> list[Route]:
     view = jax.eval_shape(lambda key: published(initial_state(algorithm, key, 1)), jax.random.key(0))
     whole = {"view": view, "acting": acting(view)}
     return [Route(plan, c, shards, whole.get(c.slot)) for c in plan.channels]
-
-
-def weighted_mean(values: list[Any], weights: list[int]) -> Any:
-    """Mean of trees, weighted (by rows, which are in proportion to groups); whole numbers are equal, and kept."""
-    total = sum(weights)
-    shares = [w / total for w in weights]
-
-    def leaf(*xs: Any) -> Any:
-        if np.issubdtype(np.asarray(xs[0]).dtype if np.isscalar(xs[0]) else xs[0].dtype, np.integer):
-            return xs[0]
-        return sum(x * s for x, s in zip(xs, shares, strict=True))
-
-    return jax.tree.map(leaf, *values)

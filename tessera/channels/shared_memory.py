@@ -1,8 +1,7 @@
 """Shared memory between the processes of one Linux machine: arena, rings of messages, wake-ups, a Hogwild vector.
 
-Nothing here is locked. Every word has one process that writes it, or may lose a write without harm; what a process
-publishes it publishes with its last store. All counters live in the arena, so a process that is started again goes on
-where the one that died stopped.
+Nothing here is locked. Every word has one process that writes it, or may lose a write without harm; a process publishes
+with its last store. All counters are in the arena, so a restarted process continues where its predecessor stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import TesseraError
-from tessera.support.system import available_memory
+from tessera.support.machine import available_memory
 
 ALIGNMENT = 64
 """Bytes of a cache line: what two processes write must not share one."""
@@ -39,11 +38,11 @@ _WEAK = os.uname().machine != "x86_64"
 """Whether this processor may reorder two loads or two stores; x86-64 does neither, so it needs no fences."""
 
 _SPIN_SECONDS = 50e-6
-"""How long a wait looks before it sleeps: about twice what it costs to wake a process on an idle core."""
+"""How long a wait spins before it sleeps: about twice what it costs to wake a process on an idle core."""
 _SLOW_YIELD_SECONDS = 5e-6
-"""A yield of the core takes 0.6 us if nobody wants it, and several if another process ran meanwhile."""
+"""A yield of the core takes 0.6 us if no other process wants it, and several if another process ran meanwhile."""
 _FEWEST_SKIPS, _MOST_SKIPS = 16, 1024
-"""Waits that go straight to sleep after the core was found to be wanted; doubled each time in a row."""
+"""Waits that sleep at once after another process wanted the core; doubled each time in a row."""
 
 
 class _Timespec(ctypes.Structure):
@@ -53,12 +52,12 @@ class _Timespec(ctypes.Structure):
 
 
 def _fence() -> None:
-    """Order all memory accesses before against all after: Python has no fence, but this call begins with one."""
+    """Order memory accesses before this against those after it: Python has no fence, but this call begins with one."""
     _syscall(_MEMBARRIER, 2, 0, 0)
 
 
-def in_order() -> None:
-    """Let other processes see what was stored before this no later than what is stored after it; so with loads."""
+def fence_if_weak() -> None:
+    """Keep the order of stores, and of loads, before and after this call, as other processes see them."""
     if _WEAK:
         _fence()
 
@@ -68,17 +67,17 @@ class Allocator:
 
     def __init__(self) -> None:
         self.size = 0
-        """Bytes handed out so far: the size that the arena must have."""
+        """Bytes handed out so far: the size that the arena needs."""
 
     def take(self, nbytes: int) -> int:
-        """Reserve a number of bytes; where they begin."""
+        """Reserve bytes; the offset at which they begin."""
         offset = self.size
         self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return offset
 
 
 class Arena:
-    """One block of zeroed shared memory without a name: the kernel frees it when the last process that has it ends."""
+    """One block of zeroed shared memory without a name: the kernel frees it with the last process that holds it."""
 
     def __init__(self, size: int) -> None:
         available = available_memory()
@@ -97,7 +96,7 @@ class Arena:
 
     @classmethod
     def attach(cls, pid: int, fd: int, size: int) -> Arena:
-        """Open the arena that a living process has open, in another process of the same user."""
+        """Open the arena of another living process of the same user."""
         self = cls.__new__(cls)
         self._open(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC), size)
         return self
@@ -105,20 +104,20 @@ class Arena:
     def _open(self, fd: int, size: int) -> None:
         self.size = size
         self.handle = (os.getpid(), fd, size)
-        """What `attach` takes in another process, while this one lives and has it open."""
+        """Arguments of `attach` in another process, while this one lives and holds the arena."""
         self._fd = fd
         self._map: mmap.mmap | None = mmap.mmap(fd, max(size, 1))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """View a piece of the memory as an array."""
+        """View a part of the memory as an array."""
         if self._map is None:
             raise ValueError("the arena is closed")
         return np.ndarray(shape, dtype, self._map, offset)
 
     def close(self) -> None:
-        """Give up this process's hold. Others can no longer attach by its handle; views stay good."""
+        """Give up this process's hold. Other processes can no longer attach by its handle; views stay valid."""
         if self._map is not None:
-            # Unmapping under a view would crash the process, so the mapping goes when its last view does.
+            # Unmapping under a view would crash the process, so the mapping goes with its last view.
             self._map = None
             os.close(self._fd)
 
@@ -151,22 +150,22 @@ class Layout:
         """Bytes of a message, a multiple of the alignment."""
         return self._placed[1]
 
-    def within(self, content: np.ndarray) -> list[np.ndarray]:
-        """View the message that some bytes are."""
+    def views_in(self, content: np.ndarray) -> list[np.ndarray]:
+        """View the arrays of a message in its bytes."""
         pairs = zip(self.leaves, self.offsets, strict=True)
         return [np.ndarray(shape, dtype, content.data, begin) for (shape, dtype), begin in pairs]
 
     def views(self, arena: Arena, offset: int) -> list[np.ndarray]:
-        """View the message that begins at an offset of the arena."""
+        """View the arrays of a message that begins at an offset of the arena."""
         pairs = zip(self.leaves, self.offsets, strict=True)
         return [arena.array(offset + begin, shape, dtype) for (shape, dtype), begin in pairs]
 
 
 class Ring:
-    """Messages of a fixed size from one writer to several readers, in a number of slots; zeroed memory is an empty one.
+    """Messages of a fixed size from one writer to several readers, in some slots; zeroed memory is an empty ring.
 
-    As a queue, the writer asks `room` first and every reader takes each message with `peek` and `release`. As a
-    register of at least two slots, the writer just writes, over the oldest, and readers ask for the `newest`.
+    As a queue, the writer asks `can_send` first, and every reader takes each message with `peek` and `release`. As a
+    register of at least two slots, the writer overwrites the oldest message, and readers ask for the `newest`.
     """
 
     def __init__(self, arena: Arena, offset: int, layout: Layout, slots: int, readers: int) -> None:
@@ -194,11 +193,11 @@ class Ring:
 
     @property
     def sent(self) -> int:
-        """Messages published so far; the number of the next one."""
+        """Messages published so far, which is the number of the next one."""
         return self._words[0]
 
     def can_send(self) -> bool:
-        """Whether the next message would overwrite none that a reader has yet to release."""
+        """Whether every reader has released the message that the next one overwrites."""
         words = self._words
         behind = words[0] - self.slots
         for tail in self._tails:  # noqa: SIM110 - a generator takes more than twice as long, on every message
@@ -207,12 +206,12 @@ class Ring:
         return True
 
     def write(self, leaves: Iterable[Any], version: int = 0) -> None:
-        """Copy a message into the next slot and publish it. The one writer calls this."""
+        """Copy a message into the next slot and publish it. Only the writer calls this."""
         words = self._words
         number = words[0]
         slot = number % self.slots
         mark = self._marks + slot * _WORDS
-        # Zero first: whoever copies out of this slot sees that it changes. The head last: a writer that dies in
+        # Zero first: a reader that copies from this slot sees that it changes. The head last: a writer that dies in
         # between has published nothing, and its successor writes the same slot again.
         words[mark] = 0
         if _WEAK:
@@ -230,7 +229,7 @@ class Ring:
         words[0] = number + 1
 
     def taken(self, reader: int) -> int:
-        """Messages that a reader has released; the number of the next one."""
+        """Messages that a reader has released, which is the number of its next one."""
         return self._words[self._tails[reader]]
 
     def waiting(self, reader: int) -> int:
@@ -239,14 +238,14 @@ class Ring:
         return words[0] - words[self._tails[reader]]
 
     def version(self, number: int) -> int:
-        """Tell the version of a message that is still in the ring."""
+        """The version of a message that is still in the ring."""
         return self._words[self._marks + number % self.slots * _WORDS + 1]
 
     def peek(self, reader: int, ahead: int = 0) -> list[np.ndarray] | None:
-        """View the next message of a queue, or one further ahead; None if it has not arrived.
+        """View the next message of a queue, or a later one; None if it has not arrived.
 
-        The views are good until the message is released: what outlives that must be copied, and so must what is
-        given to jax, which on a CPU may keep aligned arrays instead of copying them.
+        The views are valid until the message is released: copy what outlives that. Copy what is given to jax, too: on a
+        CPU it may keep aligned arrays instead of copying them.
         """
         words = self._words
         number = words[self._tails[reader]] + ahead
@@ -257,7 +256,7 @@ class Ring:
         return self._views[number % self.slots]
 
     def release(self, reader: int, count: int = 1) -> None:
-        """Give a reader's next messages back to the writer, after the last look at their views."""
+        """Give a reader's next messages back to the writer, after the last use of their views."""
         if _WEAK:
             _fence()
         self._words[self._tails[reader]] += count
@@ -279,7 +278,7 @@ class Ring:
         copies = [view.copy() for view in self._views[number % self.slots]]
         if _WEAK:
             _fence()
-        # Still the same number: the writer had not touched the slot when the last byte was copied.
+        # The number is the same: the writer had not touched the slot when the last byte was copied.
         return (number, version, copies) if words[mark] == number + 1 else None
 
     def newest(self) -> tuple[int, int, list[np.ndarray]] | None:
@@ -287,21 +286,21 @@ class Ring:
         words = self._words
         while head := words[0]:
             found = self.at(head - 1)
-            # With two slots or more, a message can be lost only to a writer that has published another one since, so
-            # there is something newer to copy. With one slot its writer may be dead, and to try again would never end.
+            # With two slots or more, a message is overwritten only by a writer that has published another since, so
+            # there is a newer one to copy. With one slot the writer may have died, and a retry would never end.
             if found is not None or words[0] == head:
                 return found
         return None
 
 
 class Bell:
-    """Wake-ups: a word for each replica, which others change to make it look again.
+    """Wake-ups: a word for each replica, which other replicas change to make it look again.
 
         seen = bell.look()
         if nothing_to_do():
             bell.wait(seen, timeout=1.0)
 
-    A replica makes one, with a number of its own; its threads and signal handlers may share it.
+    Each replica makes one, with its own number; all of its threads and signal handlers may use it.
     """
 
     _SENDER_SHIFT = 20
@@ -316,7 +315,7 @@ class Bell:
         self._line = me * 2 * _WORDS
         address = array.ctypes.data
         self._addresses = [ctypes.c_void_p(address + replica * ALIGNMENT) for replica in range(replicas)]
-        # Threads may have stored their counts out of order before the process died: begin well past the last.
+        # Threads of a process that died may have stored their counts out of order: begin well past the last.
         self._counts = itertools.count(self._words[self._line + 1] + 1000)
         self._skips = 0
         self._next_skips = _FEWEST_SKIPS
@@ -326,36 +325,36 @@ class Bell:
         """Bytes that a bell takes in the arena."""
         return replicas * ALIGNMENT
 
-    def ring(self, who: int) -> None:
-        """Make a replica look again, now or when it next waits; call it after publishing what there is to see."""
+    def ring(self, replica: int) -> None:
+        """Make a replica look again, now or when it next waits; call it after publishing."""
         words = self._words
-        # No atomic addition is to be had, so two ringers may overwrite each other. That is harmless as long as the
-        # word never returns to a value that was seen: each value carries its sender and the sender's own count, which
-        # is also in the arena because a sender that is started again must not begin anew.
+        # There is no atomic addition, so two ringers may overwrite each other. That is harmless as long as the word
+        # never returns to a value that was seen: each value carries its sender and the sender's own count. The count
+        # is in the arena too, because a restarted sender must not begin at zero.
         count = next(self._counts) & self._COUNT_MASK
         words[self._line + 1] = count
         if _WEAK:
             _fence()
-        words[who * 2 * _WORDS] = self._me << self._SENDER_SHIFT | count
+        words[replica * 2 * _WORDS] = self._me << self._SENDER_SHIFT | count
         if _FUTEX:
-            _syscall(_FUTEX, self._addresses[who], _FUTEX_WAKE, _EVERYONE)
+            _syscall(_FUTEX, self._addresses[replica], _FUTEX_WAKE, _EVERYONE)
 
     def look(self) -> int:
-        """Read this replica's word. Read it before the conditions, so that no change after them is missed."""
+        """Read this replica's word. Read it before the conditions, so that no later change is missed."""
         seen = self._words[self._line]
         if _WEAK:
             _fence()
         return seen
 
     def wait(self, seen: int, timeout: float | None = None) -> bool:
-        """Wait until somebody has rung since `look`, a signal comes or the seconds are over; whether somebody rang."""
+        """Wait for a ring since `look`, a signal or the timeout; whether there was a ring."""
         words, line = self._words, self._line
         if words[line] == seen and (timeout is None or timeout > 0) and not self._spin(seen):
             (self._sleep if _FUTEX else self._nap)(seen, timeout)
         return words[line] != seen
 
     def _spin(self, seen: int) -> bool:
-        """Look for a short while, unless other processes want this core: they may be what is waited for."""
+        """Spin for a short while, unless other processes want this core: the wait may be for one of them."""
         if self._skips:
             self._skips -= 1
             return False
@@ -368,8 +367,8 @@ class Bell:
             now = time.perf_counter()
             lost = now - before
             if lost > _SPIN_SECONDS or (lost > _SLOW_YIELD_SECONDS and words[line] == seen):
-                # Somebody else ran, and not for us. Sleeping is then cheap: the kernel lets a process that was woken
-                # run before one that never waits. Yielding to that one costs whole time slices.
+                # Another process ran, and did not ring. Sleeping is then cheap: the kernel runs a woken process before
+                # one that never waits. Yielding to that one costs whole time slices.
                 self._skips = self._next_skips
                 self._next_skips = min(2 * self._next_skips, _MOST_SKIPS)
                 return words[line] != seen
@@ -379,16 +378,16 @@ class Bell:
         return True
 
     def _sleep(self, seen: int, timeout: float | None) -> None:
-        """Wait in the kernel, which compares the word again before it sleeps: a ring until then is not lost."""
+        """Wait in the kernel, which compares the word again before it sleeps: no earlier ring is lost."""
         end = math.inf if timeout is None else time.perf_counter() + timeout
         woken = 0
-        # A ringer changes the word first and wakes second: whoever looked in between is woken for what it has seen.
+        # A ringer changes the word first and wakes second: a look in between is followed by a wake for what it saw.
         while woken == 0 and self._words[self._line] == seen and (left := end - time.perf_counter()) > 0:
             limit = None if math.isinf(left) else ctypes.byref(_Timespec(int(left), int(left % 1 * 1e9)))
             woken = _syscall(_FUTEX, self._addresses[self._me], _FUTEX_WAIT, seen, limit)
 
     def _nap(self, seen: int, timeout: float | None) -> None:
-        """Wait without the kernel's help."""
+        """Wait where the kernel has no futex."""
         end = math.inf if timeout is None else time.perf_counter() + timeout
         step = _SPIN_SECONDS
         while self._words[self._line] == seen and (left := end - time.perf_counter()) > 0:
@@ -412,9 +411,9 @@ class SharedVector:
         np.add(self._values, delta, out=self._values)
 
     def read(self) -> np.ndarray:
-        """Copy the numbers; some may already hold an addition that others do not."""
+        """Copy the numbers; an addition in progress may be in some of them and not in others."""
         return self._values.copy()
 
     def write(self, values: np.ndarray) -> None:
-        """Set the numbers, before anybody adds."""
+        """Set the numbers, before any process adds."""
         np.copyto(self._values, values)

@@ -1,4 +1,4 @@
-"""`tessera compare`: one task under several distribution policies, one after the other, in one table."""
+"""`tessera compare`: train on one task under several distribution policies, in turn; one table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.cli.options import parse, placing
+from tessera.cli.options import parse_arguments, plan_arguments
 from tessera.cli.train import TrainOptions
 from tessera.errors import RunFailed, TesseraError
 
@@ -20,50 +20,50 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "greedy return": ("eval_return_mean", ".1f"),
     "restarts": ("restarts", ".0f"),
 }
-"""Heading -> what of a run's summary it shows, and how."""
+"""Heading -> (entry of a run's summary, its format)."""
 
 
 @dataclass
 class CompareOptions(TrainOptions):
-    """Which policies, how long, and where to."""
+    """Which policies to compare, how long to train, and where to put the results."""
 
     policies: str = ""
-    """Policies to run one after the other, between commas: fused,central:workers=2,mode=async,hogwild."""
+    """Policies to run in turn, separated by commas: fused,central:workers=2,mode=async,hogwild."""
 
 
 def compare_command(arguments: list[str]) -> None:
-    """Train under each policy, and print the table."""
-    world, options, algorithm = parse("compare", arguments, CompareOptions)
-    for flag, given in (("--policy", world.policy), ("--actors", world.actors), ("--resume", options.resume)):
-        if given:
+    """Run `tessera compare`."""
+    world, options, algorithm = parse_arguments("compare", arguments, CompareOptions)
+    for flag, value in (("--policy", world.policy), ("--actors", world.actors), ("--resume", options.resume)):
+        if value:
             raise TesseraError(f"{flag} is not for compare: name policies and their options in --policies")
     from tessera.api import compare
 
-    chosen = dataclasses.asdict(options)
-    names = split_policies(chosen.pop("policies"))
-    quiet = chosen.pop("quiet")
+    train_options = dataclasses.asdict(options)
+    names = split_policies(train_options.pop("policies"))
+    quiet = train_options.pop("quiet")
 
     def note(line: str) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    found = compare(algorithm, world.env, names, note=note, **placing(world), **chosen)
-    print(table(found))
-    failed = [name for name, summary in found.items() if "failed" in summary]
+    summaries = compare(algorithm, world.env, names, note=note, **plan_arguments(world), **train_options)
+    print(table(summaries))
+    failed = [name for name, summary in summaries.items() if "failed" in summary]
     if failed:
         raise RunFailed(f"{', '.join(failed)} failed")
 
 
 def split_policies(text: str) -> list[str]:
-    """Names of policies between commas; a part with = and without : is one more option of the policy before it."""
+    """Split names of policies at commas; a part with = and without : is one more option of the policy before it."""
     names: list[str] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        more = "=" in part and ":" not in part
-        if more and not names:
+        is_option = "=" in part and ":" not in part
+        if is_option and not names:
             raise TesseraError(
                 f"--policies {text!r} begins with the option {part!r}: name the policy that it belongs to"
             )
-        if more:
+        if is_option:
             names[-1] += f",{part}" if ":" in names[-1].removeprefix("py:") else f":{part}"
         else:
             names.append(part)
@@ -75,7 +75,7 @@ def split_policies(text: str) -> list[str]:
 
 
 def table(summaries: dict[str, dict[str, Any]]) -> str:
-    """A row for each policy."""
+    """One row for each policy, and below it why runs failed."""
     rows = [["policy", *COLUMNS]]
     for name, summary in summaries.items():
         rows.append([name, *(_cell(summary.get(key), form) for key, form in COLUMNS.values())])
@@ -89,6 +89,6 @@ def _cell(value: Any, form: str) -> str:
 
 
 def _line(row: list[str], widths: list[int]) -> str:
-    """Names to the left, numbers to the right."""
+    """A name aligned to the left, numbers to the right."""
     numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
     return "  ".join([row[0].ljust(widths[0]), *numbers])

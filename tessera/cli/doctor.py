@@ -1,47 +1,53 @@
-"""`tessera doctor`: what this machine offers: devices, cores, extras, caches."""
+"""`tessera doctor`: what this machine offers: packages, cores, memory, devices, extras, Ray, caches."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import platform
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tessera import __version__
-from tessera.cli.options import nothing_more
+from tessera.cli.options import refuse_arguments
+from tessera.engines.ray_backend import cluster
 from tessera.support.cache import cache_folder
-from tessera.support.system import cores
-
-EXTRAS: dict[str, tuple[str, str]] = {
-    "brax": ("brax", "brax: environments"),
-    "envpool": ("envpool", "envpool: environments"),
-    "ale": ("ale_py", "ale: environments"),
-    "mujoco": ("mujoco", "Gymnasium's MuJoCo tasks, such as HalfCheetah-v5"),
-}
-"""Extra -> (module that it brings, what it is for)."""
+from tessera.support.machine import available_memory, cores
 
 CORE = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnasium", "gymnax")
 
+EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
+    "brax": (("brax",), "brax: environments"),
+    "envpool": (("envpool",), "envpool: environments"),
+    "ale": (("ale_py",), "ale: environments"),
+    "jaxmarl": (("jaxmarl",), "jaxmarl: environments"),
+    "pettingzoo": (("pettingzoo", "mpe2"), "pettingzoo: environments"),
+    "ray": (("ray",), "--engine ray and tessera cluster"),
+    "mujoco": (("mujoco",), "Gymnasium's MuJoCo tasks, such as HalfCheetah-v5"),
+}
+"""Extra of pyproject.toml -> (modules that it installs, its purpose)."""
+
 
 def doctor_command(arguments: list[str]) -> None:
-    """Print it."""
-    nothing_more("doctor", arguments)
+    """Run `tessera doctor`."""
+    refuse_arguments("doctor", arguments)
     print(report())
 
 
 def report() -> str:
-    """Say it, a line each."""
+    """One line for each fact."""
     import jax
 
     lines = [f"tessera {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"]
-    lines.append("packages  " + ", ".join(f"{name} {_version(name)}" for name in CORE))
+    lines.append("packages  " + ", ".join(f"{name} {_version(name) or 'missing'}" for name in CORE))
     lines.append(f"cores     {cores()}")
+    lines.append(f"memory    {available_memory() / 2**30:.1f} GiB available")
     devices = jax.local_devices()
     lines.append(f"devices   {len(devices)} {devices[0].platform}: " + ", ".join(d.device_kind for d in devices))
-    for extra, (module, purpose) in EXTRAS.items():
-        there = importlib.util.find_spec(module) is not None
-        state = "installed" if there else f"missing: pip install 'tessera-rl[{extra}]'"
-        lines.append(f"extra     {extra:8s} {state} ({purpose})")
+    lines.append(f"gpu       {_gpus(devices)}")
+    lines += _extras()
+    lines.append(f"ray       {_ray()}")
     folder = cache_folder()
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if folder.exists() else 0
     lines.append(f"cache     {folder} ({size / 1e6:.1f} MB of compiled programs; TESSERA_CACHE moves it, empty: off)")
@@ -49,8 +55,39 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def _version(package: str) -> str:
+def _gpus(devices: Sequence[Any]) -> str:
+    """Kind and memory of each GPU that JAX can use; `devices` names the platform."""
+    gpus = [d for d in devices if d.platform in ("gpu", "cuda", "rocm")]
+    return ", ".join(d.device_kind + _memory(d) for d in gpus) or "none"
+
+
+def _memory(device: Any) -> str:
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return f" ({limit / 2**30:.1f} GiB for JAX)" if limit else ""
+
+
+def _extras() -> Iterator[str]:
+    for extra, (modules, purpose) in EXTRAS.items():
+        installed = all(importlib.util.find_spec(module) is not None for module in modules)
+        state = "installed" if installed else f"missing: {_install(extra)}"
+        yield f"extra     {extra:10s} {state} ({purpose})"
+
+
+def _ray() -> str:
+    """Version, and whether `tessera cluster up` has started a cluster that still runs."""
+    version = _version("ray")
+    if version is None:
+        return f"not installed: {_install('ray')}"
+    up = cluster.current()
+    return f"{version}, " + (f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one")
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'tessera-rl[{extra}]'"
+
+
+def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "missing"
+        return None

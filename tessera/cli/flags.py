@@ -1,4 +1,4 @@
-"""Reading flags: by the fields of dataclasses, with one sentence for every mistake."""
+"""Flags, read into dataclasses; every mistake is answered in one sentence."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from tessera.support.fields import options_of
 
 
 def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> type:
-    """A dataclass with an algorithm's fields, documented as there, for the command line to fill.
+    """A dataclass with the fields of an algorithm and their docstrings, for the command line to fill.
 
-    `defaults` are values that a system sets otherwise than the algorithm.
+    `defaults` replace defaults of the algorithm.
     """
-    given = {name: dataclasses.field(default=value) for name, value in (defaults or {}).items()}
+    replaced = {name: dataclasses.field(default=value) for name, value in (defaults or {}).items()}
     fields = options_of(cls)
     hints, helps = get_type_hints(cls), field_docs(cls)
 
     def annotated(name: str) -> Any:
         return Annotated[hints[name], tyro.conf.arg(help=helps.get(name, ""))]
 
-    made = dataclasses.make_dataclass(cls.__name__, [(f.name, annotated(f.name), given.get(f.name, f)) for f in fields])
-    made.__doc__ = f"Hyper-parameters of {cls.name}."  # type: ignore[attr-defined]
-    return made
+    options = [(f.name, annotated(f.name), replaced.get(f.name, f)) for f in fields]
+    options_class = dataclasses.make_dataclass(cls.__name__, options)
+    options_class.__doc__ = f"Hyper-parameters of {cls.name}."  # type: ignore[attr-defined]
+    return options_class
 
 
-def given_value(arguments: list[str], flag: str) -> str | None:
-    """The value of a flag that decides what other flags default to."""
+def flag_value(arguments: list[str], flag: str) -> str | None:
+    """The value of one flag, for flags that decide the defaults of others."""
     for k, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == flag:
@@ -44,7 +45,7 @@ def given_value(arguments: list[str], flag: str) -> str | None:
     return None
 
 
-def preset(cls: type, name: str | None) -> dict[str, Any]:
+def preset_settings(cls: type, name: str | None) -> dict[str, Any]:
     """The settings of one of an algorithm's presets."""
     known = cls.presets  # type: ignore[attr-defined]
     if name is None:
@@ -64,18 +65,18 @@ def check_flags(arguments: list[str], *classes: type) -> None:
 
 
 def read_flags(target: Any, arguments: list[str], prog: str, description: str | None = None) -> Any:
-    """Parse with tyro; what it frames in a box of many lines becomes one sentence."""
-    framed = io.StringIO()
+    """Parse with tyro; an error, which tyro prints as a box of several lines, becomes one sentence."""
+    box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(framed):
+        with contextlib.redirect_stderr(box):
             return tyro.cli(target, args=arguments, prog=prog, description=description)
-    except SystemExit as left:
-        if not left.code:
+    except SystemExit as stop:
+        if not stop.code:
             raise
-        rows = [row.strip("│ ") for row in framed.getvalue().splitlines()[1:]]  # the first is the box's title
+        rows = [row.strip("│ ") for row in box.getvalue().splitlines()[1:]]  # the first is the title
         body = itertools.dropwhile(_is_rule, rows)
-        said = itertools.takewhile(lambda row: not _is_rule(row), body)
-        raise TesseraError(f"{' '.join(said).rstrip('.')}: see `{prog} --help`") from None
+        message = itertools.takewhile(lambda row: not _is_rule(row), body)
+        raise TesseraError(f"{' '.join(message).rstrip('.')}: see `{prog} --help`") from None
 
 
 def _is_rule(row: str) -> bool:
@@ -83,7 +84,7 @@ def _is_rule(row: str) -> bool:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstrings under a dataclass's fields, its bases' included."""
+    """The docstrings under the fields of a dataclass and of its bases."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(base):

@@ -1,15 +1,15 @@
-"""`tessera systems`, `tessera algorithms` and `tessera policies`: what there is."""
+"""`tessera systems`, `tessera algorithms` and `tessera policies`: lists of what can be named."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tessera.cli.options import nothing_more
+from tessera.cli.options import refuse_arguments
 
 
 def systems_command(arguments: list[str]) -> None:
-    """List the systems of the literature."""
-    nothing_more("systems", arguments)
+    """Run `tessera systems`."""
+    refuse_arguments("systems", arguments)
     from tessera import systems
 
     for name, system in systems.SYSTEMS.items():
@@ -20,8 +20,8 @@ def systems_command(arguments: list[str]) -> None:
 
 
 def algorithms_command(arguments: list[str]) -> None:
-    """List the algorithms."""
-    nothing_more("algorithms", arguments)
+    """Run `tessera algorithms`."""
+    refuse_arguments("algorithms", arguments)
     from tessera import algorithms
 
     for name in algorithms.ALGORITHMS:
@@ -29,19 +29,19 @@ def algorithms_command(arguments: list[str]) -> None:
 
 
 def policies_command(arguments: list[str]) -> None:
-    """List the named policies."""
-    nothing_more("policies", arguments)
+    """Run `tessera policies`."""
+    refuse_arguments("policies", arguments)
     from tessera import policies
 
     for name in policies.names():
-        policy, usual = policies.get(name), policies.options(policies.maker(name))
+        policy, defaults = policies.get(name), policies.options(policies.maker(name))
         shape = ", ".join(f"[{f.operators}] × {_count(f)}" for f in policy.fragments)
-        options = ", ".join(f"{key}={str(value).lower()}" for key, value in usual.items())
+        options = ", ".join(f"{key}={str(value).lower()}" for key, value in defaults.items())
         print(f"{name}\n    {policy.summary}\n    {shape}\n    options: {options}\n    mirrors: {policy.mirrors}")
 
 
 def _count(fragment: Any) -> str:
-    """How many of a fragment there are, as far as the policy says."""
+    """Replicas of a fragment, as far as the policy fixes them."""
     if fragment.devices != 1:
         return "devices"
     return str(fragment.replicas) if fragment.replicas else "agents"

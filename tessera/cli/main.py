@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 import traceback
-from pathlib import Path
 
 from tessera.errors import EnvironmentFailed, TesseraError, unknown_name
 
@@ -24,7 +22,7 @@ COMMANDS = {
     "doctor": "tessera.cli.doctor:doctor_command",
     "cluster": "tessera.cli.cluster:cluster_command",
 }
-"""Name -> where its function is."""
+"""Name -> the function that takes its arguments, imported when the command runs."""
 
 USAGE = """usage: tessera COMMAND …
 
@@ -42,11 +40,10 @@ USAGE = """usage: tessera COMMAND …
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; exit 2 with one sentence for a mistake of the user's, 1 for a run that failed."""
-    started = _process_start()
+    """Run a command; exit 2 with one sentence for a user's mistake, 1 for a run that failed."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        _dispatch(arguments, started)
+        _dispatch(arguments)
     except TesseraError as error:
         if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
@@ -59,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(0) from None
 
 
-def _dispatch(arguments: list[str], started: float) -> None:
+def _dispatch(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return
@@ -72,21 +69,7 @@ def _dispatch(arguments: list[str], started: float) -> None:
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     module, _, function = COMMANDS[name].partition(":")
-    command = getattr(importlib.import_module(module), function)
-    if name == "train":
-        command(rest, started)
-    else:
-        command(rest)
-
-
-def _process_start() -> float:
-    """When this process began, in seconds since the epoch."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        up = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        return time.time()
+    getattr(importlib.import_module(module), function)(rest)
 
 
 if __name__ == "__main__":

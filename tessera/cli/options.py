@@ -1,4 +1,4 @@
-"""What most commands take: SYSTEM ENV, the flags of both, and those of the algorithm."""
+"""Arguments that several commands share: SYSTEM ENV, the flags of the plan, and those of the algorithm."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any, Literal
 
 import tyro
 
-from tessera.cli.flags import check_flags, given_value, hyper_parameters, preset, read_flags
+from tessera.cli.flags import check_flags, flag_value, hyper_parameters, preset_settings, read_flags
 from tessera.errors import TesseraError
 
 
 @dataclass
 class WorldOptions:
-    """What is trained on, and how it is spread."""
+    """Which environment to train in, and how to distribute the run."""
 
     env: tyro.conf.Positional[str]
     """Environment: gymnax:CartPole-v1, brax:ant, CartPole-v1 (Gymnasium), envpool:…, ale:pong, py:module.Class."""
     policy: str | None = None
-    """Distribution policy: a name, maybe with options (central:workers=4,mode=async; see `tessera policies`), a file
-    (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
+    """Distribution policy: a name, with options if needed (central:workers=4,mode=async; see `tessera policies`), a
+    file (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
     preset: str | None = None
     """Settings of a paper as defaults: atari for dqn."""
     actors: int | None = None
-    """Actors, or workers or learners where the policy has no actors: short for that option of the policy."""
+    """Actors, or workers or learners where the policy has no actors: sets that option of the policy."""
     envs: int | None = None
     """Environments; default: the algorithm's own, at most 16 for host environments."""
     groups: int | None = None
-    """Groups that environments are dealt into; part of a run's identity, like the seed. Default: up to 8."""
+    """Groups of environments; part of a run's identity, like the seed. Default: up to 8."""
     lag: int | None = None
-    """Updates by which acting trails behind; default 0 for device environments, 1 for host environments."""
+    """Updates by which acting lags behind; default 0 for device environments, 1 for host environments."""
     precision: Literal["f32", "bf16"] = "f32"
-    """Numbers that networks compute in; params stay f32."""
+    """Precision that networks compute in; params stay f32."""
     engine: Literal["serial", "local", "ray"] | None = None
     """Engine: serial (one thread), local (processes) or ray (a cluster); default: local if anything is cut."""
     mesh: str | None = None
-    """data=4,model=2: copies of the params that each learner has, and devices that share each copy's wide layers."""
+    """data=4,model=2: copies of the params in each learner, and devices over which each copy's wide layers are cut."""
 
 
-def parse(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
-    """Read SYSTEM, then everything else by the types of its algorithm's fields."""
+def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
+    """Read SYSTEM, then ENV and flags: (world, `options` of the command, the algorithm)."""
     from tessera import systems
 
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -51,11 +51,11 @@ def parse(command: str, arguments: list[str], options: type) -> tuple[WorldOptio
         print(f"usage: tessera {command} SYSTEM ENV [flags]\n\nSYSTEM is one of\n{names},")
         print(f"or py:module.Class for an algorithm of yours; `tessera {command} ppo --help` documents every flag")
         raise SystemExit(0 if arguments else 2)
-    sys.path.insert(0, os.getcwd())  # for py:module.Class in the folder one stands in
+    sys.path.insert(0, os.getcwd())  # for py:module.Class in the current folder
     cls, system = systems.find(arguments[0])
-    settings = preset(cls, given_value(arguments[1:], "--preset"))
-    usual_envs = settings.pop("envs", None)
-    made = hyper_parameters(cls, {**settings, **(system.options if system else {})})
+    settings = preset_settings(cls, flag_value(arguments[1:], "--preset"))
+    preset_envs = settings.pop("envs", None)
+    fields = hyper_parameters(cls, {**settings, **(system.options if system else {})})
 
     def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
         return world, options, algorithm
@@ -63,24 +63,26 @@ def parse(command: str, arguments: list[str], options: type) -> tuple[WorldOptio
     collect.__annotations__ = {
         "world": tyro.conf.OmitArgPrefixes[WorldOptions],
         "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
-        "algorithm": tyro.conf.OmitArgPrefixes[made],  # type: ignore[misc, valid-type]
+        "algorithm": tyro.conf.OmitArgPrefixes[fields],  # type: ignore[misc, valid-type]
     }
-    check_flags(arguments[1:], WorldOptions, options, made)
+    check_flags(arguments[1:], WorldOptions, options, fields)
     summary = f"{system.summary} ({system.paper})" if system else cls.summary
-    world, chosen, flags = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", summary)
-    world.envs = usual_envs if world.envs is None else world.envs
+    world, chosen, values = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", summary)
+    world.envs = preset_envs if world.envs is None else world.envs
     if system and world.policy is None and command != "compare":
         world.policy = system.policy or None
-    return world, chosen, cls(**{f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)})
+    return world, chosen, cls(**{f.name: getattr(values, f.name) for f in dataclasses.fields(values)})
 
 
-def placing(world: WorldOptions) -> dict[str, Any]:
-    """What `train` and `prepare_plan` want to know of the world besides its name and the policy."""
-    return {key: getattr(world, key) for key in ("envs", "groups", "lag", "precision", "engine", "mesh")}
+def plan_arguments(world: WorldOptions) -> dict[str, Any]:
+    """The options of `prepare_plan`, as flags set them."""
+    from tessera.planning.prepare import PLAN_OPTIONS
+
+    return {name: getattr(world, name) for name in PLAN_OPTIONS}
 
 
 def policy_of(world: WorldOptions) -> Any:
-    """The policy that flags ask for; a text alone is left to be looked up."""
+    """The policy that the flags name, as text unless --actors changes it."""
     if world.actors is None:
         return world.policy
     from tessera import policies
@@ -88,8 +90,8 @@ def policy_of(world: WorldOptions) -> Any:
     if world.policy is None:
         raise TesseraError("--actors needs --policy: which policy should have them?")
     name, given = policies.split(world.policy)
-    found = policies.find(name)
-    known = policies.options(found) if callable(found) else {}
+    maker = policies.find(name)
+    known = policies.options(maker) if callable(maker) else {}
     option = next((key for key in ("actors", "workers", "learners") if key in known), None)
     if option is None:
         raise TesseraError(f"policy {name!r} has no actors: leave --actors out")
@@ -98,7 +100,7 @@ def policy_of(world: WorldOptions) -> Any:
     return policies.parse(f"{name}:" + ",".join(f"{k}={v}" for k, v in {**given, option: world.actors}.items()))
 
 
-def nothing_more(command: str, arguments: list[str]) -> None:
+def refuse_arguments(command: str, arguments: list[str]) -> None:
     """Refuse arguments of a command that takes none."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(f"usage: tessera {command}")

@@ -19,11 +19,11 @@ class PairsOptions:
 
 
 def pairs_command(arguments: list[str]) -> None:
-    """Print the table."""
+    """Run `tessera pairs`."""
     check_flags(arguments, PairsOptions)
     options = read_flags(PairsOptions, arguments, "tessera pairs")
-    from tessera.planning.pairs import FORMATS, all_pairs, render
+    from tessera.planning.algorithm_policy_pairs import FORMATS, all_pairs, render
 
-    if options.format not in FORMATS:  # before the work, not after it
+    if options.format not in FORMATS:  # before planning every pair
         raise unknown_name("format", options.format, FORMATS)
     print(render(all_pairs(options.env), options.format))

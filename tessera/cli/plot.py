@@ -23,7 +23,7 @@ class PlotOptions:
 
 
 def plot_command(arguments: list[str]) -> None:
-    """Write the picture."""
+    """Run `tessera plot`."""
     check_flags(arguments, PlotOptions)
     options = read_flags(PlotOptions, arguments, "tessera plot")
     if not options.runs:

@@ -1,4 +1,4 @@
-"""`tessera train`."""
+"""`tessera train`: train a system or an algorithm."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.cli.options import WorldOptions, parse, placing, policy_of
+from tessera.cli.options import WorldOptions, parse_arguments, plan_arguments, policy_of
+from tessera.support.machine import process_start
 
 
 @dataclass
 class TrainOptions:
-    """How long, and where to."""
+    """How long to train, and where to put the results."""
 
     steps: int = 500_000
     """Environment steps, over all environments."""
     seed: int = 0
-    """What all randomness derives from."""
+    """Seed of all randomness."""
     run_dir: Path | None = None
-    """Folder for results; default: a new one under runs/."""
+    """Folder for the results; default: a new one under runs/."""
     target_return: float | None = None
     """Stop once 100 greedy episodes reach this mean return."""
     resume: bool = False
-    """Go on from the newest checkpoint in --run-dir."""
+    """Continue from the newest checkpoint in --run-dir."""
     eval_episodes: int = 100
     """Greedy episodes at the end."""
     checkpoint_every: float = 10.0
@@ -32,7 +33,7 @@ class TrainOptions:
     keep: int = 3
     """Checkpoints to keep."""
     evaluate_every: int = 0
-    """Updates between greedy evaluations beside training; 0: never."""
+    """Updates between greedy evaluations, which run alongside training; 0: never."""
     trace: Path | None = None
     """File for a timeline of every replica (JSON, for Perfetto or chrome://tracing)."""
     timeout: float = 60.0
@@ -40,16 +41,17 @@ class TrainOptions:
     restarts: int = 20
     """How often each replica may be started again."""
     checkpoint_replay: bool = True
-    """Save the replay with every checkpoint, so that a resumed run goes on exactly; without, it is filled again."""
+    """Save the replay in every checkpoint, so that a resumed run continues exactly; otherwise it is filled again."""
     address: str | None = None
     """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this run."""
     quiet: bool = False
     """Show no progress."""
 
 
-def train_command(arguments: list[str], started: float) -> None:
-    """Train; `started` is when the process began."""
-    world, options, algorithm = parse("train", arguments, TrainOptions)
+def train_command(arguments: list[str]) -> None:
+    """Run `tessera train`."""
+    started = process_start()
+    world, options, algorithm = parse_arguments("train", arguments, TrainOptions)
     from tessera.api import train
 
     folder = options.run_dir or (None if options.resume else _new_folder(arguments[0], world, options.seed))
@@ -57,12 +59,12 @@ def train_command(arguments: list[str], started: float) -> None:
         algorithm,
         world.env,
         policy_of(world),
-        **placing(world),
+        **plan_arguments(world),
         started=started,
         **{**dataclasses.asdict(options), "run_dir": folder},
     )
 
 
 def _new_folder(system: str, world: WorldOptions, seed: int) -> Path:
-    what, name = (re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-") for text in (system, world.env))
-    return Path("runs") / f"{what}-{name}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    system, env = (re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-") for text in (system, world.env))
+    return Path("runs") / f"{system}-{env}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.base import Engine
 from tessera.engines.driver.process_engine import ProcessEngine
 from tessera.engines.local import LocalEngine
-from tessera.engines.map_reduce.board import MapReduce
+from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.ray_backend import cluster
 from tessera.engines.serial import SerialEngine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.plan import Plan
-
-Engine = SerialEngine | ProcessEngine
 
 
 def make_engine(
@@ -69,7 +68,7 @@ def map_reduce(
         workers: items in progress at a time; None: one if no engine is named, else as many as there are cores.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
         terms: `first` (so many results are enough), `retries` (of an item whose worker was lost), `timeout` (seconds
-            after which it counts as lost), `note`; see `tessera.engines.map_reduce.board.Terms`.
+            after which it counts as lost), `note`; see `tessera.engines.map_reduce.base.MapOptions`.
     """
     cluster.check_address(address, engine)
     chosen = engine or ("serial" if workers in (None, 1) else "local")

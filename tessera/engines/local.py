@@ -9,23 +9,20 @@ from tessera.channels.rings import SharedTree, lay_out
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
 from tessera.engines.map_reduce.processes import map_on_processes
 from tessera.engines.replica.driver_link import LocalJob, local_control
 from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.program.shapes import carried_shape
-from tessera.support.system import available_memory, cores
-
-__all__ = ["Interrupted", "LocalEngine", "RestartsSpent"]
+from tessera.program.shapes import exchanged_shape
+from tessera.support.machine import available_memory, cores
 
 PROCESS_BYTES = 300 * 2**20
-"""What a process takes at the least: Python, JAX and small programs."""
+"""Memory of a small process: Python, JAX and its programs."""
 
 
 def check_memory(processes: int, shared: int) -> None:
-    """Refuse what cannot fit, before anything starts."""
+    """Refuse what does not fit into memory, before anything starts."""
     asked, there = processes * PROCESS_BYTES + shared, available_memory()
     if asked > there:
         raise TesseraError(
@@ -41,14 +38,14 @@ class LocalEngine(ProcessEngine):
     map_items = staticmethod(map_on_processes)
 
     def check(self) -> None:
-        """Reserve a place for everything in shared memory."""
+        """Lay out the shared memory, and refuse what does not fit."""
         plan = self.plan
-        carried = carried_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
+        carried = exchanged_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
         self.layout = lay_out(plan, self.link_specs, carried)
         check_memory(self.layout.processes, self.layout.size)
 
     def set_up(self, jobs: list[Job]) -> None:
-        """Make what processes share."""
+        """Make the shared memory."""
         self.arena = Arena(self.layout.size)
         self.controls = [local_control(self.arena, self.layout, k) for k in range(len(jobs))]
         shared = {"layout": self.layout, "arena": self.arena.handle}
@@ -60,7 +57,7 @@ class LocalEngine(ProcessEngine):
         self.arena.close()
 
     def shared(self) -> list[SharedTree]:
-        """Memories that peers add to."""
+        """Values that peers add to."""
         return [SharedTree(self.arena, *place) for place in self.layout.vectors.values()]
 
 
@@ -77,15 +74,15 @@ class LocalLauncher:
         return member
 
     def wait(self, hands: list[PooledProcess], seconds: float) -> None:
-        """Wait until one of them has said something or has died, or the seconds are over."""
+        """Wait until one of them has sent a message or has died, or the seconds are over."""
         wait_for_any(hands, seconds)
 
-    def ring(self, place: int) -> None:
-        """Make the replica of a place look at its words."""
+    def wake(self, place: int) -> None:
+        """Make the replica of a place read its control words."""
         self._bell.ring(place)
 
     def _cores(self, place: int) -> tuple[int, ...]:
-        """Cores that a replica has for itself; () if it shares those that are left."""
+        """Cores of a replica: its own, or those that no replica has for itself; () for all."""
         there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
         next_free, k = 0, 0
         given: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""The serial engine: every fragment's replicas take turns in one thread. The reference for every other engine."""
+"""The serial engine: all replicas take turns in one thread. The reference for every other engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from tessera.channels.in_process import InProcessLink, InProcessTree
 from tessera.channels.inboxes import SharedExchange
 from tessera.channels.link import Flow
 from tessera.channels.routes import make_routes
-from tessera.engines.map_reduce.board import MapReduce, map_here
+from tessera.engines.base import Snapshot
+from tessera.engines.map_reduce.base import MapReduce, map_here
 from tessera.engines.replica.replica import Replica, make_programs, make_training
 from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
 from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed
+from tessera.graph.disciplines import Newest, Shared, in_flight
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
 from tessera.program.agents import own_training
@@ -40,25 +42,25 @@ class SerialEngine(MapReduce):
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
         self.links = {
-            (k, lane): InProcessLink(len(readers), c.capacity + c.lag, c.kind == "register")
+            (k, lane): InProcessLink(len(readers), in_flight(c.discipline), isinstance(c.discipline, Newest))
             for k, (c, r) in enumerate(zip(plan.channels, self.routes, strict=True))
             for lane, (_, readers) in r.lanes().items()
         }
-        self.vectors = {k: InProcessTree() for k, c in enumerate(plan.channels) if c.kind == "shared"}
+        self.shared = {k: InProcessTree() for k, c in enumerate(plan.channels) if isinstance(c.discipline, Shared)}
         self.replicas: list[Replica] = []
         for i, placed in enumerate(plan.fragments):
             for r in range(placed.replicas):
                 mine = own_training(self.training, plan, i, r)
                 if r == 0 or placed.agents:
                     programs = make_programs(mine, plan, i)
-                ends = (lambda k, lane: self.links[k, lane], self._both)
+                ends = (lambda k, lane: self.links[k, lane], self._peer_exchange)
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
             replica.tracer = TraceWriter(trace, place, replica.title)
 
-    def _both(self, channel: int) -> SharedExchange | None:
-        return SharedExchange(self.vectors[channel]) if channel in self.vectors else None
+    def _peer_exchange(self, channel: int) -> SharedExchange | None:
+        return SharedExchange(self.shared[channel]) if channel in self.shared else None
 
     def start(self) -> Tally | None:
         """Reset the environments and fill the store; what was played meanwhile, if anything was."""
@@ -87,6 +89,17 @@ class SerialEngine(MapReduce):
                 reports.flows.setdefault(stream, Flow()).merge(flow)
         return reports
 
+    restarts = 0
+    pending = 0
+
+    def rebuild(self) -> None:
+        """Never needed: this thread does not lose replicas."""
+        raise NotImplementedError
+
+    def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
+        """Never needed: this thread does not lose replicas."""
+        raise NotImplementedError
+
     @property
     def params_like(self) -> Any:
         """Params, in shape."""
@@ -105,8 +118,8 @@ class SerialEngine(MapReduce):
             mine |= {} if slots else r.in_flight()
             parts[r.fragment, r.number] = {s: value for s, value in mine.items() if s not in leave}
         out = assemble(self.plan, self.routes, self.training, parts)
-        for vector in self.vectors.values():
-            out = with_shared(self.plan, out, vector)
+        for value in self.shared.values():
+            out = with_shared(self.plan, out, value)
         return out
 
     def template(self) -> dict[str, Any]:
@@ -126,11 +139,11 @@ class SerialEngine(MapReduce):
             self._reports()
 
     def status(self) -> list[tuple[str, str, int]]:
-        """What every replica is doing: one thread needs no telling."""
+        """Empty: one thread has nothing to show."""
         return []
 
     def processes(self) -> dict[str, int]:
-        """Which process is which replica: none besides this one."""
+        """Empty: there is no process but this one."""
         return {}
 
     def close(self) -> None:
@@ -142,7 +155,7 @@ class SerialEngine(MapReduce):
         return {(r.fragment, r.number): r.take_reports() for r in self.replicas}
 
     def _run(self, turns: list[Iterator[Node] | None], count: int) -> None:
-        """Let replicas take turns until each that has a program has reached its end; the others run on meanwhile."""
+        """Let replicas take turns until each that has a program has ended; the others run on meanwhile."""
         ending = {k for k, turn in enumerate(turns) if turn is not None}
         self.running |= {k: turn for k, turn in enumerate(turns) if turn is not None}
         while ending:
@@ -167,7 +180,7 @@ class SerialEngine(MapReduce):
                 raise RunFailed(f"every fragment waits for another: {stuck}; this colouring deadlocks")
 
     def _nudge(self, turns: list[Iterator[Node] | None], ending: set[int]) -> bool:
-        """Let a server's shards that are done go on while others are not: they may have dropped other gradients."""
+        """Let shards of a server that are done go on while others are not: each may have dropped other gradients."""
         done = [k for k, turn in enumerate(turns) if turn is not None and k not in ending and k not in self.running]
         for k in done if self.plan.solo else ():
             self.running[k] = self.replicas[k].run(self.replicas[k].programs.updates, 1)

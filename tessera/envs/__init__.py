@@ -1,4 +1,4 @@
-"""Environments by name, by factory or as objects; `make` gives all of them the interface of `base`."""
+"""Environments by name, by factory or as objects; `make` adapts all of them to the interface of `base`."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ __all__ = [
 ]
 
 FAMILIES = ("gymnax", "brax", "jaxmarl", "gymnasium", "envpool", "ale", "pettingzoo")
-"""Prefixes that have an adapter: the module of the same name in this package, imported when first needed."""
+"""Prefixes of environment names; each has an adapter, the module of that name in this package."""
 
 
 def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Environment:
-    """Give an environment from a name, a factory, a class or an object.
+    """Make an environment from a name, a factory, a class or an object.
 
     Names are `gymnax:CartPole-v1`, `brax:ant`, `envpool:CartPole-v1`, `ale:pong`, `gymnasium:CartPole-v1` (or
     without the prefix), for several agents `jaxmarl:MPE_simple_spread_v3` and `pettingzoo:mpe2.simple_spread_v3`,
-    and `py:package.module.Class` for a class or factory of yours. What a factory gives may be one of Tessera's
-    environments or a `gymnasium.Env`. `options` go to what builds the environment; a name may bring its own, as in
+    and `py:package.module.Class` for a class or factory of yours. A factory may return one of Tessera's environments
+    or a `gymnasium.Env`. `options` go to the constructor; a name may carry its own, as in
     `gymnax:MemoryChain-bsuite?memory_length=9`. The option hide=1,3 leaves these entries out of a flat observation;
-    sticky=0.1 plays the last action again with that probability (compiled environments).
+    sticky=0.1 repeats the last action with that probability (compiled environments).
     """
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if isinstance(name_or_factory, str) and "?" in name_or_factory:
-        name, _, asked = name_or_factory.partition("?")
-        made = make(name, precision, **{**_options(asked, name_or_factory), **options})
-        return _with(made, "name", name_or_factory)  # by its whole name it can be made again
+        name, _, text = name_or_factory.partition("?")
+        environment = make(name, precision, **{**_parse_options(text, name_or_factory), **options})
+        return _with(environment, "name", name_or_factory)  # the whole name makes the same environment again
     hidden = options.pop("hide", None)
     if hidden is not None:
         entries = hidden if isinstance(hidden, tuple | list) else (hidden,)
@@ -76,7 +76,7 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     try:
         environment = _build(name_or_factory, options)
     except TypeError as error:
-        # With options the likeliest cause is a name that the constructor does not take; without, it is a bug.
+        # With options, the constructor most likely does not take one of them; without, it is a bug.
         if not options:
             raise
         raise TesseraError(
@@ -100,7 +100,7 @@ def _build(name_or_factory: Any, options: dict[str, Any]) -> Environment:
 
 
 def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
-    """Use an object as it is, or call a factory and use what it gives."""
+    """Use an object as it is, or call a factory and adapt its result."""
     if isinstance(target, DeviceEnvironment | HostEnvironment) or _looks_like_device(target):
         if options:
             raise TesseraError(f"{name} is already made, so it takes no options: leave out {', '.join(options)}")
@@ -111,19 +111,19 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
         )
     options = dict(options)
     autoreset = options.pop("autoreset", None)
-    made = target(**options)
-    if isinstance(made, DeviceEnvironment | HostEnvironment) or _looks_like_device(made):
+    environment = target(**options)
+    if isinstance(environment, DeviceEnvironment | HostEnvironment) or _looks_like_device(environment):
         if autoreset is not None:
             raise TesseraError(f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out")
-        return _complete(made, name)
+        return _complete(environment, name)
     # Only here, so that device environments never pay for the import of Gymnasium.
     from tessera.envs.gymnasium import wrap
 
-    return wrap(target, made, name, autoreset, options)
+    return wrap(target, environment, name, autoreset, options)
 
 
 def _looks_like_device(thing: Any) -> bool:
-    """Whether `thing` has a device environment's members; its spec tells it from a `gymnasium.Env`."""
+    """Whether `thing` has the members of a device environment; a `gymnasium.Env` has another kind of spec."""
     return (
         not isinstance(thing, type)
         and isinstance(getattr(thing, "spec", None), Spec)
@@ -131,8 +131,8 @@ def _looks_like_device(thing: Any) -> bool:
     )
 
 
-class _Borrowed(DeviceEnvironment):
-    """An object that has `reset`, `step` and `spec` only; the rest comes from the base class."""
+class _DuckTyped(DeviceEnvironment):
+    """An object with `reset`, `step` and `spec`; the rest comes from the base class."""
 
     def __init__(self, thing: Any, name: str) -> None:
         self.name, self.spec = name, thing.spec
@@ -144,15 +144,15 @@ class _Borrowed(DeviceEnvironment):
 
 def _complete(environment: Any, name: str) -> Environment:
     if not isinstance(environment, DeviceEnvironment | HostEnvironment):
-        return _Borrowed(environment, getattr(environment, "name", name))
+        return _DuckTyped(environment, getattr(environment, "name", name))
     if not hasattr(environment, "name"):
         environment = copy.copy(environment)
         object.__setattr__(environment, "name", name)
     return environment
 
 
-def _options(text: str, name: str) -> dict[str, Any]:
-    """Options written behind a name: key=value&key=value; numbers, true and false are read as such."""
+def _parse_options(text: str, name: str) -> dict[str, Any]:
+    """Options after a name: key=value&key=value; numbers, true and false are read as such."""
     options: dict[str, Any] = {}
     for pair in text.split("&"):
         key, equals, value = pair.partition("=")
@@ -172,7 +172,7 @@ def _with_precision(environment: Environment, precision: str) -> Environment:
 
 
 def _with(environment: Environment, attribute: str, value: Any) -> Environment:
-    """Set an attribute on a copy, so that an object the caller gave stays as it was."""
+    """Set an attribute on a copy, so that the caller's object does not change."""
     environment = copy.copy(environment)
     try:
         object.__setattr__(environment, attribute, value)  # because environments may be frozen dataclasses

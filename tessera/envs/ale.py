@@ -1,8 +1,8 @@
 """`ale:` environments: Atari games with the usual preprocessing, by ALE's own vector environment in C++.
 
 Frames are 84 × 84, grey, four stacked; frame skip 4 with the maximum of the last two; up to 30 no-ops at a
-start; rewards clipped to [-1, 1]. Observations are [4, 84, 84], as ALE stacks them: turning them costs as much as half
-a step, so networks do that, where it is free.
+start; rewards clipped to [-1, 1]. Observations are [4, 84, 84], as ALE stacks them: a transpose here costs half a
+step, and within the network nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from tessera.envs.base import HostEnvironment, HostVector, missing_extra
-from tessera.envs.envpool import available_cores
 from tessera.envs.gymnasium import Spaces, VectorEnvs, seed_for
 from tessera.errors import TesseraError, unknown_name
+from tessera.support.machine import cores
 
 
 def make(
@@ -23,8 +23,8 @@ def make(
 ) -> AleEnvironment:
     """Make a game by its ROM's name, such as `ms_pacman`; options go to `ale_py.AtariVectorEnv`.
 
-    Returns are sums of rewards as given, so clipped: set `reward_clipping` to False to see the game's score.
-    `num_threads` 0 takes the cores of this process.
+    Returns are sums of clipped rewards; set `reward_clipping` to False for the score of the game. `num_threads` 0 uses
+    the cores of this process.
     """
     try:
         from ale_py import roms
@@ -41,7 +41,7 @@ def make(
 
 
 class AleEnvironment(HostEnvironment):
-    """One Atari game; a replica opens one vector environment, which resets in the step ending an episode."""
+    """One Atari game; a replica opens one vector environment, which resets in the step that ends an episode."""
 
     threaded = True
 
@@ -58,7 +58,7 @@ class AleEnvironment(HostEnvironment):
         vector = self._factory(
             self._game,
             ids.size,
-            num_threads=self._threads or min(ids.size, available_cores()),
+            num_threads=self._threads or min(ids.size, cores()),
             autoreset_mode=AutoresetMode.SAME_STEP,
             **self._options,
         )

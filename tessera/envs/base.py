@@ -1,6 +1,6 @@
-"""What every environment looks like to the rest of Tessera: a spec, timesteps, and one of two interfaces.
+"""The interface of environments: a spec, timesteps, and one of two ways to step.
 
-A *device environment* is pure JAX: it sees one environment, and the framework vectorises it and traces it into the
+A *device environment* is pure JAX code for one environment; the framework vectorises it and traces it into the
 fragment that holds it. A *host environment* steps many environments at once outside of JAX, in NumPy.
 """
 
@@ -31,7 +31,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """Real numbers between bounds; an action is float32 of `shape`. Bounds are flat, in C order, maybe infinite."""
+    """Real numbers within bounds; an action is float32 of `shape`. Bounds, some maybe infinite, are flat in C order."""
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
@@ -39,7 +39,7 @@ class Box:
 
     @property
     def size(self) -> int:
-        """How many numbers one action has."""
+        """Numbers in one action."""
         return math.prod(self.shape)
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -55,25 +55,25 @@ PRECISIONS = ("f32", "bf16", "f64")
 
 @dataclass(frozen=True)
 class Spec:
-    """What an algorithm is told about the world it acts in."""
+    """What an algorithm knows about its environment."""
 
     observation_shape: tuple[int, ...]
     observation_dtype: str
     actions: Actions
     precision: str = "f32"
-    """In which numbers networks compute: f32, bf16 (parameters stay f32), or f64 (for exact tests; needs x64)."""
+    """Precision of networks: f32, bf16 (params stay f32), or f64 (for exact tests; needs x64)."""
     agents: int = 0
-    """How many agents share each environment; 0: it has one, and no axis for it. With agents, the leading axis of an
-    observation (so of `observation_shape`), of a reward and of an action is theirs; `actions` are one agent's."""
+    """Agents in each environment; 0: one agent, without an axis. Otherwise observations (so `observation_shape`),
+    rewards and actions have a leading axis for agents; `actions` are those of one agent."""
     time_limit: int = 0
-    """Steps after which an episode is cut off; 0: not known, or never."""
+    """Steps after which an episode is truncated; 0: unknown, or never."""
 
 
 class Timestep(NamedTuple):
-    """What `env` emits for each environment at each step.
+    """The output of `env` for each environment at each step.
 
-    At an episode's end `observation` already belongs to the next episode, and `final` is the observation that the step
-    led to. Elsewhere the two are equal.
+    At the end of an episode `observation` already belongs to the next one, and `final` is the last observation of the
+    old one. Elsewhere the two are equal.
     """
 
     observation: Any
@@ -82,13 +82,13 @@ class Timestep(NamedTuple):
     truncated: Any
     final: Any
     valid: Any = None
-    """False where nothing was played (the reset step of NEXT_STEP autoreset); None if that never happens."""
+    """False for a reset step of NEXT_STEP autoreset, in which nothing is played; None if there are none."""
     alive: Any = None
-    """[agents] which of several agents will act at `observation`; None if there is one, or if none ever drops out."""
+    """[agents] which agents act at `observation`; None for one agent, or if no agent ever drops out."""
 
     @property
     def first(self) -> Any:
-        """Whether an episode begins at `observation`, so that what was remembered of the one before is over."""
+        """Whether an episode begins at `observation`, so that recurrent state is reset."""
         ended = self.terminated | self.truncated
         return ended if self.valid is None else ended | ~self.valid
 
@@ -96,7 +96,7 @@ class Timestep(NamedTuple):
 class DeviceEnvironment:
     """One environment as pure functions. Subclass it, or give an object with the same members.
 
-    `reset` and `step` know nothing of autoreset: the framework calls `restart` at an episode's end.
+    `reset` and `step` do not reset automatically: the framework calls `restart` at the end of an episode.
     """
 
     name: str
@@ -111,12 +111,12 @@ class DeviceEnvironment:
         raise NotImplementedError
 
     def restart(self, state: Any, key: Any) -> tuple[Any, Any]:
-        """Start the next episode after `state`; for environments whose reset is dear and can be reused."""
+        """Start the next episode after `state`; for environments whose reset is expensive and can be reused."""
         del state
         return self.reset(key)
 
     def alive(self, state: Any) -> Any:
-        """Which of several agents will act in `state`, bool [agents]; None if there is one, or none ever drops out."""
+        """Which agents act in `state`, bool [agents]; None for one agent, or if no agent ever drops out."""
         del state
         return None
 
@@ -124,13 +124,13 @@ class DeviceEnvironment:
 class HostVector:
     """Open environments of one replica, stepped together. Arrays have leading axes [groups, environments per group].
 
-    Arrays that were returned are never written to again.
+    Returned arrays are never written to again.
     """
 
     def reset(self) -> Timestep:
         """Start every environment: reward 0, nothing ended, `final` equal to `observation`.
 
-        The first time from its seed; later on new episodes, as after the end of one.
+        The first call starts from the seeds; later calls start new episodes.
         """
         raise NotImplementedError
 
@@ -139,11 +139,11 @@ class HostVector:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free what was opened. May be called twice."""
+        """Close the environments. May be called twice."""
 
 
 class HostEnvironment:
-    """A kind of host environment: knows its spec, and opens vectors of itself."""
+    """A kind of host environment: its spec, and a way to open many of it."""
 
     name: str
     spec: Spec
@@ -152,13 +152,13 @@ class HostEnvironment:
     mortal: bool = False
     """Whether agents may drop out before an episode ends, so that `Timestep.alive` is an array and not None."""
     threaded: bool = False
-    """Whether stepping lets other threads of this process run, so that half of the environments may step meanwhile."""
+    """Whether a step lets other threads run, so that one part of the environments can step during another."""
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group].
 
-        What an environment draws depends on the seed and its own index (or its group's), never on which other groups
-        are opened beside it.
+        The randomness of an environment depends on the seed and on its index (or that of its group), never on which
+        other groups are open.
         """
         raise NotImplementedError
 
@@ -167,12 +167,12 @@ Environment = DeviceEnvironment | HostEnvironment
 
 
 def is_device(env: Environment) -> bool:
-    """Whether `env` can be traced into a compiled program."""
+    """Whether `env` is traced into the compiled program."""
     return not isinstance(env, HostEnvironment)
 
 
 def same_for_all(name: str, actions: dict[str, Any]) -> Any:
-    """The actions that every agent takes, from those of each by name; refuse if two differ."""
+    """The actions that all agents take, from the actions of each by name; refuse agents that differ."""
     first, *others = actions
     for agent in others:
         if actions[agent] != actions[first]:
@@ -184,7 +184,7 @@ def same_for_all(name: str, actions: dict[str, Any]) -> Any:
 
 
 def missing_extra(prefix: str, extra: str, error: ImportError) -> TesseraError:
-    """Build the error for an environment family whose package is not installed."""
+    """The error for an environment family whose package is not installed."""
     return TesseraError(
         f"'{prefix}:' environments need a package that is not installed ({error.name or error}): "
         f"run pip install 'tessera-rl[{extra}]'"

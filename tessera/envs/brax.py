@@ -13,7 +13,7 @@ from tessera.errors import unknown_name
 
 
 class BraxState(NamedTuple):
-    """Brax's own state, the clock of the episode, and the start that every later episode takes up again."""
+    """Brax's own state, the steps of the episode, and the start that every later episode reuses."""
 
     inner: Any
     steps: Any
@@ -40,7 +40,7 @@ def make(
 
 
 class BraxEnvironment(DeviceEnvironment):
-    """One Brax environment with a time limit that counts as truncation."""
+    """One Brax environment, with a time limit that truncates."""
 
     def __init__(self, name: str, env: Any, episode_length: int, action_repeat: int) -> None:
         self.name = f"brax:{name}"
@@ -50,18 +50,18 @@ class BraxEnvironment(DeviceEnvironment):
         self.spec = Spec(shape, "float32", Box((size,), (-1.0,) * size, (1.0,) * size), time_limit=episode_length)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
-        """Start an episode from a freshly drawn pose: (state, observation)."""
+        """Start an episode from a random pose: (state, observation)."""
         inner = self._env.reset(key)
         inner = settle(inner, inner)
         state = BraxState(inner, jnp.zeros((), jnp.int32), inner.pipeline_state, inner.obs)
         return state, _flat(inner.obs)
 
     def step(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Play one step: (state, observation, reward, terminated, truncated). No Brax step draws anything."""
+        """Play one step: (state, observation, reward, terminated, truncated). Steps of Brax use no randomness."""
         del key
         inner, reward = state.inner, jnp.zeros((), jnp.result_type(float))
         for _ in range(self._action_repeat):
-            # Rebuilt, because Brax's step writes into the dicts of the state that it is given.
+            # Rebuilt, because Brax's step writes into the dicts of its argument.
             stepped = self._env.step(jax.tree.map(lambda leaf: leaf, inner), action)
             inner = settle(stepped, inner)
             reward = reward + inner.reward.astype(reward.dtype)
@@ -71,11 +71,11 @@ class BraxEnvironment(DeviceEnvironment):
         return state._replace(inner=inner, steps=steps), _flat(inner.obs), reward, terminated, truncated
 
     def restart(self, state: Any, key: Any) -> tuple[Any, Any]:
-        """Go back to this environment's first pose.
+        """Return to this environment's first pose, as Brax's AutoResetWrapper does.
 
-        As Brax's AutoResetWrapper does. A vectorised program computes a reset for every environment at every
-        step, whether an episode ended or not, and Brax's, with its forward kinematics, is dear. So each
-        environment draws one start, at `reset`, and keeps it.
+        A vectorised program computes a reset for every environment at every step, whether an episode ended or not,
+        and Brax's reset, with its forward kinematics, is expensive. So each environment draws one start, at `reset`,
+        and keeps it.
         """
         del key
         inner = state.inner.replace(

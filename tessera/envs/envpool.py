@@ -1,12 +1,11 @@
-"""`envpool:` environments: a pool of C++ threads that steps many at once.
+"""`envpool:` environments: a pool of C++ threads that steps many environments at once.
 
-EnvPool resets in the step after an episode's end (Gymnasium's next-step mode): that step ignores its action,
-gives reward 0 and the new episode's first observation, and its `elapsed_step` is 0. So it is masked.
+EnvPool resets in the step after the end of an episode (Gymnasium's next-step mode): that step ignores its action and
+returns reward 0 and the first observation of the new episode. So it is masked.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,11 @@ from gymnasium.vector import AutoresetMode
 from tessera.envs.base import HostEnvironment, HostVector, missing_extra
 from tessera.envs.gymnasium import Spaces, VectorEnvs, seed_for
 from tessera.errors import TesseraError, unknown_name
+from tessera.support.machine import cores
 
 
 def make(name: str, num_threads: int = 0, **options: Any) -> EnvPoolEnvironment:
-    """Make an EnvPool task; options go to `envpool.make`.
-
-    `num_threads` 0 takes the cores of this process.
-    """
+    """Make an EnvPool task; options go to `envpool.make`. `num_threads` 0 uses the cores of this process."""
     try:
         import envpool
     except ImportError as error:
@@ -36,7 +33,6 @@ class EnvPoolEnvironment(HostEnvironment):
     """A kind of EnvPool environment; every replica opens one pool."""
 
     masks = True
-
     threaded = True
 
     def __init__(self, name: str, num_threads: int, options: dict[str, Any]) -> None:
@@ -58,15 +54,10 @@ class EnvPoolEnvironment(HostEnvironment):
             self._task,
             env_type="gymnasium",
             num_envs=ids.size,
-            # One seed each, because `seed=s` gives environment i of the pool s + i, wherever the pool begins.
+            # One seed each, because `seed=s` seeds environment i of the pool with s + i, whatever its global index.
             seed=[seed_for(seed, index) for index in ids.flat],
-            num_threads=self._threads or min(ids.size, available_cores()),
+            num_threads=self._threads or min(ids.size, cores()),
             **self._options,
         )
-        # The seeds were given above, and a reset does not take any.
+        # Seeded above: a reset of a pool takes no seed.
         return VectorEnvs([pool], AutoresetMode.NEXT_STEP, self._spaces, ids.shape, [None])
-
-
-def available_cores() -> int:
-    """How many cores this process may run on, which is what an engine pinned it to."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

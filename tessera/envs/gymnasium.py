@@ -1,7 +1,6 @@
-"""Gymnasium environments: registered ids, classes and factories, one by one or in their own vector version.
+"""Gymnasium environments: registered ids, classes and factories, stepped one by one or by their own vector version.
 
-The translation of spaces and of vector environments is used by the EnvPool and ALE adapters too, which follow
-Gymnasium's interface.
+The EnvPool and ALE adapters, which follow Gymnasium's interface, use `Spaces` and `VectorEnvs` too.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ AUTORESETS = {
 def make(name: str, autoreset: str | None = None, **options: Any) -> GymnasiumEnvironment:
     """Make a registered environment; `module:Id-v0` imports the module that registers it first.
 
-    Its own vector version is used where it has one, unless `autoreset` asks for a mode which that has not.
+    Its own vector version is used if it has one and that supports the mode `autoreset`.
     """
     module, colon, identifier = name.rpartition(":")
     try:
@@ -64,16 +63,16 @@ def make(name: str, autoreset: str | None = None, **options: Any) -> GymnasiumEn
 
 
 def wrap(
-    factory: Callable[..., Any], made: Any, name: str, autoreset: str | None, options: dict[str, Any]
+    factory: Callable[..., Any], probe: Any, name: str, autoreset: str | None, options: dict[str, Any]
 ) -> GymnasiumEnvironment:
-    """Adapt a factory of single environments, of which `made` is the first; it only tells the spaces."""
-    if not isinstance(made, gymnasium.Env):
+    """Adapt a factory of single environments; `probe`, the first of them, only shows the spaces."""
+    if not isinstance(probe, gymnasium.Env):
         raise TesseraError(
-            f"{name} gives {type(made).__name__}, which is no environment: it must be a DeviceEnvironment, a "
+            f"{name} gives {type(probe).__name__}, which is no environment: it must be a DeviceEnvironment, a "
             "HostEnvironment or a gymnasium.Env"
         )
-    made.close()
-    return GymnasiumEnvironment(name, made, functools.partial(factory, **options), _mode(autoreset))
+    probe.close()
+    return GymnasiumEnvironment(name, probe, functools.partial(factory, **options), _mode(autoreset))
 
 
 def _mode(autoreset: str | None) -> AutoresetMode:
@@ -83,19 +82,19 @@ def _mode(autoreset: str | None) -> AutoresetMode:
 
 
 def _probe(name: str, build: Callable[[], Any]) -> Any:
-    """Build one and close it again; its spaces and metadata stay readable."""
+    """Build an environment and close it; its spaces and metadata stay readable."""
     try:
         env = build()
     except gymnasium.error.DependencyNotInstalled as error:
         raise TesseraError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
-        raise TesseraError(f"{name} cannot be made as asked: {error}") from error
+        raise TesseraError(f"{name} cannot be made with these options: {error}") from error
     env.close()
     return env
 
 
 class GymnasiumEnvironment(HostEnvironment):
-    """A kind of Gymnasium environment; `open` steps it in this process."""
+    """A kind of Gymnasium environment, stepped in this process."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class GymnasiumEnvironment(HostEnvironment):
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group]."""
         if self._vectorised is not None:
-            # A vector environment draws with one generator for all: so one per group, keyed by its first id.
+            # A vector environment has one random generator, so each group gets its own, seeded by its first index.
             groups = [self._vectorised(num_envs=ids.shape[1]) for _ in ids]
             seeds = [seed_for(seed, group[0]) for group in ids]
             return VectorEnvs(groups, self._mode, self._spaces, ids.shape, seeds)
@@ -135,7 +134,7 @@ class GymnasiumEnvironment(HostEnvironment):
 class OneByOne(HostVector):
     """Single environments stepped in a loop, each reset in the step that ends its episode.
 
-    Does what SyncVectorEnv does in its same-step mode, in three quarters of the time.
+    Like SyncVectorEnv in its same-step mode, in three quarters of the time.
     """
 
     def __init__(self, envs: Sequence[Any], translation: Spaces, shape: Sequence[int], seeds: Sequence[int]) -> None:
@@ -155,12 +154,12 @@ class OneByOne(HostVector):
         rewards = np.empty(len(self._envs), np.float32)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         each = self._spaces.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
-        # Plain integers, because a NumPy scalar for every environment costs more than many a step.
+        # Plain integers, because a NumPy scalar for every environment costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 1 else each
         for i, (env, action) in enumerate(zip(self._envs, choices, strict=True)):
             observation, rewards[i], terminated[i], truncated[i], _ = env.step(action)
             if terminated[i] or truncated[i]:
-                # A copy, because an environment may hand out the same buffer again at its reset.
+                # A copy, because an environment may reuse its buffer at a reset.
                 finals[i] = copy.deepcopy(observation)
                 observation = env.reset()[0]
             observations.append(observation)
@@ -187,7 +186,7 @@ class OneByOne(HostVector):
 
 
 class VectorEnvs(HostVector):
-    """One or several of Gymnasium's vector environments side by side, in any of the autoreset modes."""
+    """One or several of Gymnasium's vector environments, in any autoreset mode."""
 
     def __init__(
         self,
@@ -216,7 +215,7 @@ class VectorEnvs(HostVector):
         results = [part.step(action) for part, action in zip(self._parts, each, strict=True)]
         batches, *numbers, infos = zip(*results, strict=True)
         observation = final = self._encode(batches)
-        # Concatenating copies even a single array, which a vector environment may write to again.
+        # Concatenation copies even a single array, which a vector environment may overwrite.
         rewards, terminated, truncated = (
             np.concatenate(column, dtype=dtype, casting="unsafe")
             for column, dtype in zip(numbers, (np.float32, bool, bool), strict=True)
@@ -229,7 +228,7 @@ class VectorEnvs(HostVector):
             truncated &= valid
         self._ended = terminated | truncated
         if self._ended.any() and self._mode is AutoresetMode.SAME_STEP:
-            final = self._patched(observation, [self._last(i, info) for i, info in enumerate(infos)])
+            final = self._patched(observation, [self._final(i, info) for i, info in enumerate(infos)])
         elif self._ended.any() and self._mode is AutoresetMode.DISABLED:
             observation = self._patched(final, [self._restarted(i) for i in range(len(self._parts))])
         columns = (observation, rewards, terminated, truncated, final, valid)
@@ -238,17 +237,17 @@ class VectorEnvs(HostVector):
     def _ended_in(self, index: int) -> np.ndarray:
         return self._ended[index * self._size : (index + 1) * self._size]
 
-    def _last(self, index: int, info: dict[str, Any]) -> np.ndarray | None:
-        """The observations that ended episodes in one part, from what it gives in same-step mode."""
+    def _final(self, index: int, info: dict[str, Any]) -> np.ndarray | None:
+        """The last observations of the episodes that ended in one part, in same-step mode."""
         ended = self._ended_in(index)
         if not ended.any():
             return None
-        last = info["final_obs"]
-        # An object array has one observation in each ended environment's place; ALE gives a whole batch.
-        return self._spaces.encode(self._spaces.stack(last[ended]) if last.dtype == object else last[ended])
+        final = info["final_obs"]
+        # Gymnasium gives an object array with one observation for each ended environment, ALE a whole batch.
+        return self._spaces.encode(self._spaces.stack(final[ended]) if final.dtype == object else final[ended])
 
     def _restarted(self, index: int) -> np.ndarray | None:
-        """The first observations of new episodes in one part; with autoreset disabled we begin them."""
+        """The first observations of new episodes in one part, which start here where autoreset is disabled."""
         ended = self._ended_in(index)
         if not ended.any():
             return None
@@ -257,7 +256,7 @@ class VectorEnvs(HostVector):
         return self._spaces.encode(batch)[ended]
 
     def _patched(self, observations: np.ndarray, pieces: Sequence[np.ndarray | None]) -> np.ndarray:
-        """Copy `observations` with those of ended episodes replaced."""
+        """A copy of `observations` in which those of ended episodes are replaced."""
         patched = observations.copy()
         patched[self._ended] = np.concatenate([piece for piece in pieces if piece is not None])
         return patched
@@ -277,14 +276,14 @@ class VectorEnvs(HostVector):
 
 
 class Spaces:
-    """Translates between Gymnasium's spaces and what Tessera's networks see and emit."""
+    """Translates between Gymnasium's spaces and the arrays of Tessera's networks."""
 
     def __init__(self, name: str, observations: spaces.Space, actions: spaces.Space) -> None:
         self._observations, self._actions = observations, actions
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
 
     def stack(self, observations: Sequence[Any]) -> Any:
-        """Make a batch of single observations, in the form that vector environments give."""
+        """Make a batch of single observations, in the form of vector environments."""
         empty = create_empty_array(self._observations, n=len(observations))
         return concatenate(self._observations, observations, empty)
 
@@ -309,7 +308,7 @@ class Spaces:
 
 
 def first_timestep(observation: np.ndarray, masked: bool = False) -> Timestep:
-    """What `reset` gives: nothing was earned and nothing has ended."""
+    """The timestep of a reset: no reward, and nothing has ended."""
     shape = observation.shape[:2]
     terminated, truncated = np.zeros((2, *shape), bool)
     valid = np.ones(shape, bool) if masked else None
@@ -317,7 +316,7 @@ def first_timestep(observation: np.ndarray, masked: bool = False) -> Timestep:
 
 
 def seed_for(seed: int, index: int) -> int:
-    """Derive an environment's seed from the run's and its own index; 31 bits, which every simulator takes."""
+    """The seed of an environment, from the seed of the run and its index; 31 bits, which every simulator accepts."""
     return int(np.random.SeedSequence([seed, int(index)]).generate_state(1)[0]) & 0x7FFFFFFF
 
 
@@ -365,7 +364,7 @@ def _is_flattable(space: spaces.Space) -> bool:
 
 
 def _flat(space: spaces.Space, batch: Any) -> np.ndarray:
-    """What `gymnasium.spaces.utils.flatten` gives, for a whole batch: float32 [n, size]."""
+    """A whole batch as `gymnasium.spaces.utils.flatten` flattens one observation: float32 [n, size]."""
     if isinstance(space, spaces.Dict):
         return np.concatenate([_flat(child, batch[key]) for key, child in space.spaces.items()], axis=1)
     if isinstance(space, spaces.Tuple):

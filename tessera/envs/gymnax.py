@@ -15,14 +15,14 @@ from tessera.envs.base import Actions, Box, DeviceEnvironment, Discrete, Spec
 from tessera.errors import TesseraError, unknown_name
 
 DRAWING = ("seaborn", "matplotlib.pyplot")
-"""What gymnax imports for `render` alone; with scipy.stats and pandas behind it, over a second."""
+"""Modules that gymnax imports for `render` alone; with scipy.stats and pandas they take over a second."""
 
 
 class _Deferred(ModuleType):
-    """Stands for a module that is imported when something of it is used."""
+    """A stand-in for a module, which is imported when an attribute of it is used."""
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # the import system asks for these; they are not a use
+        if attribute.startswith("__"):  # the import system reads these
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self.__name__), attribute)
 
@@ -30,8 +30,8 @@ class _Deferred(ModuleType):
 def import_gymnax() -> ModuleType:
     """Import gymnax without the libraries that it draws with.
 
-    Not with importlib's LazyLoader: the import statement itself reads `__spec__` of a module that is there
-    already, which makes a lazy one load at once. The stand-ins leave `sys.modules` again, for others' sake.
+    importlib's LazyLoader does not help: the import statement reads `__spec__` of a module in `sys.modules`, which
+    makes a lazy one load at once. The stand-ins are removed from `sys.modules` again, for other importers.
     """
     stand_ins = [name for name in DRAWING if "gymnax" not in sys.modules and name not in sys.modules]
     sys.modules.update({name: _Deferred(name) for name in stand_ins})
@@ -56,7 +56,7 @@ def make(name: str, **options: Any) -> GymnaxEnvironment:
         raise unknown_name("gymnax environment", name, gymnax.registered_envs)
     env, params = gymnax.make(name)
     fields = {key: options.pop(key) for key in list(options) if hasattr(params, key)}
-    if options:  # what is no field of EnvParams is for the constructor
+    if options:  # the others are for the constructor
         env, params = gymnax.make(name, **options)
     if not hasattr(env, "is_truncated"):
         raise TesseraError("this gymnax does not tell truncation apart: run pip install 'gymnax>=1.0'")
@@ -70,7 +70,7 @@ class GymnaxEnvironment(DeviceEnvironment):
         self.name = f"gymnax:{name}"
         self._env, self._params = env, params
         self._space = env.observation_space(params)
-        # From a traced reset and not from the space, whose shape is not always the observation's.
+        # From a traced reset, because the shape of the space is not always that of observations.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)), time_limit=_limit(params))
 
@@ -97,14 +97,14 @@ def _limit(params: Any) -> int:
 
 
 def settle(state: Any, like: Any) -> Any:
-    """Make every leaf of `state` an array of the dtype it has in `like`, so that a scan can carry it.
+    """Make every leaf of `state` an array of its dtype in `like`, so that a scan can carry it.
 
-    Python numbers and weak types make this needed: an episode's clock is `0` after a reset, an array later.
+    Needed for Python numbers and weak types: the time of an episode is `0` after a reset, an array later.
     """
 
-    def leaf(value: Any, pattern: Any) -> jax.Array:
-        value, dtype = jnp.asarray(value), jnp.asarray(pattern).dtype
-        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # a random key has only one dtype
+    def leaf(value: Any, template: Any) -> jax.Array:
+        value, dtype = jnp.asarray(value), jnp.asarray(template).dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # a random key has one dtype only
             return value
         return value.astype(dtype)
 
@@ -112,7 +112,7 @@ def settle(state: Any, like: Any) -> Any:
 
 
 def _encode(space: Any, observation: Any) -> jax.Array:
-    """Float32: an array as it is, a choice as one-hot, a dict or tuple as one flat vector."""
+    """An observation as float32: arrays unchanged, choices one-hot, dicts and tuples as one flat vector."""
     if hasattr(space, "spaces"):
         parts = space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces)
         return jnp.concatenate([_encode(child, _part(observation, key)).ravel() for key, child in parts])
@@ -127,7 +127,7 @@ def _part(observation: Any, key: Any) -> Any:
 
 
 def actions_of(name: str, space: Any) -> Actions:
-    """The actions of a space that has gymnax's form; refuse others by the environment's name."""
+    """The actions of one of gymnax's spaces; refuse others, naming the environment."""
     if hasattr(space, "n"):
         return Discrete(int(space.n))
     if hasattr(space, "low"):

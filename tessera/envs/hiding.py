@@ -1,4 +1,4 @@
-"""Environments with some entries of their observations hidden, so that acting well takes memory."""
+"""Environments that hide entries of their observations, so that good actions need memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tessera.errors import TesseraError
 
 
 def hide(env: Environment, entries: Sequence[int]) -> Environment:
-    """The environment without the entries of its flat observation that `entries` names."""
+    """The environment without the entries `entries` of its flat observation."""
     shape = env.spec.observation_shape
     if len(shape) != 1 or env.spec.agents:
         raise TesseraError(f"hide is for flat observations of one agent, and those of {env.name} are {shape}")

@@ -1,11 +1,11 @@
 """`jaxmarl:` environments: several agents in pure JAX, so they are traced into the fragment that holds them.
 
-JaxMARL's `done` does not tell why an episode is over. Particle worlds (MPE), Overcooked and the coin game end by the
-clock alone, which is truncation. SMAX, the switch riddle and JaxNav also end by what is played, which is termination:
-their own clock is put out of reach, so that `done` means only that, and the limit is watched here.
+JaxMARL's `done` does not say why an episode ended. Particle worlds (MPE), Overcooked and the coin game end by their
+time limit alone, which is truncation. SMAX, the switch riddle and JaxNav also terminate: their own time limit is
+disabled, so that `done` means termination only, and the limit is applied here.
 
 An episode has `max_steps` steps, as the option says. JaxMARL 0.2's own MPE and SMAX play one more (26 for 25),
-because they look at the clock from before the step.
+because they compare the time from before the step.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tessera.envs.gymnax import actions_of, settle
 from tessera.errors import TesseraError, unknown_name
 
 TIMED = ("MPE_", "overcooked", "coin_game")
-"""How the names of environments begin that only the clock ends."""
+"""Prefixes of the names of environments that end by their time limit alone."""
 
-PLAYED = ("SMAX", "HeuristicEnemySMAX", "LearnedPolicyEnemySMAX", "switch_riddle", "jaxnav")
-"""How the names of environments begin that also end by what is played."""
+TERMINATING = ("SMAX", "HeuristicEnemySMAX", "LearnedPolicyEnemySMAX", "switch_riddle", "jaxnav")
+"""Prefixes of the names of environments that also terminate."""
 
 REFUSED = {
     "storm": "it gives arrays where others give one entry for each agent",
     "hanabi": "its players must choose among the moves that are legal, and actions here have no mask",
     "JaxRobotarium": "it needs jaxrobotarium, which JaxMARL does not install",
 }
-"""Why the others are not played, by how their names begin; what is left are the deprecated Brax ones."""
+"""Prefix of a name -> why it is refused; the rest are deprecated Brax environments."""
 
 NEVER = np.iinfo(np.int32).max
 
 
 def import_jaxmarl() -> ModuleType:
-    """Import JaxMARL in silence and without its Brax environments.
+    """Import JaxMARL without its Brax environments and without what it prints.
 
-    It prints to standard output. The Brax part, which upstream calls deprecated, takes a second and leaves
-    `sys.stdout` other than it was. The stand-in for it leaves `sys.modules` again.
+    The Brax environments, which upstream calls deprecated, take a second to import and change `sys.stdout`. Their
+    stand-in is removed from `sys.modules` again.
     """
     brax = "jaxmarl.environments.mabrax"
     stand_in = brax not in sys.modules
@@ -68,12 +68,12 @@ def make(name: str, **options: Any) -> JaxMARLEnvironment:
     except ImportError as error:
         raise missing_extra("jaxmarl", "jaxmarl", error) from error
     if name not in jaxmarl.registered_envs:
-        known = [known for known in jaxmarl.registered_envs if known.startswith(TIMED + PLAYED)]
+        known = [known for known in jaxmarl.registered_envs if known.startswith(TIMED + TERMINATING)]
         raise unknown_name("JaxMARL environment", name, known)
-    if not name.startswith(TIMED + PLAYED):
+    if not name.startswith(TIMED + TERMINATING):
         why = next((why for start, why in REFUSED.items() if name.startswith(start)), "upstream calls it deprecated")
         raise TesseraError(f"jaxmarl:{name} cannot be played here, because {why}: choose another")
-    asked = dict(options)
+    given = dict(options)
     if isinstance(options.get("scenario"), str):
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
@@ -83,11 +83,11 @@ def make(name: str, **options: Any) -> JaxMARLEnvironment:
     env = jaxmarl.make(name, **options)
     if name.startswith("MPE_"):
         _check_options(name, env, options)
-    return JaxMARLEnvironment(name, env, timed=name.startswith(TIMED), asked=asked)
+    return JaxMARLEnvironment(name, env, timed=name.startswith(TIMED), options=given)
 
 
 def _check_options(name: str, env: Any, options: dict[str, Any]) -> None:
-    """Refuse what no constructor has taken: particle worlds pass over what they do not know."""
+    """Refuse options that no constructor takes: particle worlds ignore unknown ones."""
     makers = [vars(kind)["__init__"] for kind in type(env).__mro__ if "__init__" in vars(kind)]
     known = {parameter for maker in makers for parameter in inspect.signature(maker).parameters}
     known -= {"self", "args", "kwargs"}
@@ -97,25 +97,25 @@ def _check_options(name: str, env: Any, options: dict[str, Any]) -> None:
 
 
 class JaxMARLEnvironment(DeviceEnvironment):
-    """One JaxMARL environment, without JaxMARL's own autoreset; the leading axis is the agents', in its own order."""
+    """One JaxMARL environment, without JaxMARL's autoreset; the leading axis is for agents, in JaxMARL's order."""
 
-    def __init__(self, name: str, env: Any, timed: bool, asked: dict[str, Any] | None = None) -> None:
-        self.name, self._asked = f"jaxmarl:{name}", asked or {}
+    def __init__(self, name: str, env: Any, timed: bool, options: dict[str, Any] | None = None) -> None:
+        self.name, self._options = f"jaxmarl:{name}", options or {}
         self._env, self._timed, self._agents = env, timed, tuple(env.agents)
-        world = getattr(env, "_env", env)  # SMAX against an enemy of its own is wrapped
+        world = getattr(env, "_env", env)  # SMAX with a built-in enemy is wrapped
         self._limit = getattr(world, "max_steps", None)
         if self._limit is not None and not timed:
             world.max_steps = NEVER
         actions = same_for_all(
             self.name, {agent: _actions(self.name, env.action_space(agent)) for agent in self._agents}
         )
-        # From a traced reset and not from the spaces, whose shapes are not always the observations'.
+        # From a traced reset, because the shapes of the spaces are not always those of observations.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions, agents=len(self._agents))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: made there anew, and so imported there as here."""
-        return _made_again, (self.name, self.spec.precision, self._asked)
+        """Another process makes the environment anew, with its own import of JaxMARL."""
+        return _remake, (self.name, self.spec.precision, self._options)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -127,15 +127,15 @@ class JaxMARLEnvironment(DeviceEnvironment):
         actions = dict(zip(self._agents, action, strict=True))
         observations, stepped, rewards, done, _ = self._env.step_env(key, state, actions)
         stepped = settle(stepped, state)
-        over = jnp.asarray(done["__all__"], bool)
-        terminated = jnp.zeros_like(over) if self._timed else over
-        late = over if self._limit is None else _world(stepped).step >= self._limit
-        kind = jnp.result_type(float)
-        reward = jnp.stack([jnp.asarray(rewards[agent], kind).reshape(()) for agent in self._agents])
+        ended = jnp.asarray(done["__all__"], bool)
+        terminated = jnp.zeros_like(ended) if self._timed else ended
+        late = ended if self._limit is None else _world(stepped).step >= self._limit
+        dtype = jnp.result_type(float)
+        reward = jnp.stack([jnp.asarray(rewards[agent], dtype).reshape(()) for agent in self._agents])
         return stepped, self._stack(observations), reward, terminated, late & ~terminated
 
     def alive(self, state: Any) -> Any:
-        """Which agents will act in `state`, bool [agents]; None if none ever drops out."""
+        """Which agents act in `state`, bool [agents]; None if no agent ever drops out."""
         world = _world(state)
         if hasattr(world, "unit_alive"):
             return world.unit_alive[: len(self._agents)]
@@ -144,22 +144,22 @@ class JaxMARLEnvironment(DeviceEnvironment):
         return None
 
     def _stack(self, observations: Any) -> jax.Array:
-        """Float32 [agents, ...]; observations of different shapes as vectors, with zeros after the shorter ones."""
-        each = [jnp.asarray(observations[agent], jnp.float32) for agent in self._agents]
-        if len({one.shape for one in each}) > 1:
-            longest = max(one.size for one in each)
-            each = [jnp.pad(one.ravel(), (0, longest - one.size)) for one in each]
-        return jnp.stack(each)
+        """Float32 [agents, ...]; observations of different shapes become vectors, padded with zeros."""
+        arrays = [jnp.asarray(observations[agent], jnp.float32) for agent in self._agents]
+        if len({x.shape for x in arrays}) > 1:
+            longest = max(x.size for x in arrays)
+            arrays = [jnp.pad(x.ravel(), (0, longest - x.size)) for x in arrays]
+        return jnp.stack(arrays)
 
 
-def _made_again(name: str, precision: str, options: dict[str, Any]) -> JaxMARLEnvironment:
-    made = make(name.removeprefix("jaxmarl:").partition("?")[0], **options)
-    made.name, made.spec = name, replace(made.spec, precision=precision)
-    return made
+def _remake(name: str, precision: str, options: dict[str, Any]) -> JaxMARLEnvironment:
+    env = make(name.removeprefix("jaxmarl:").partition("?")[0], **options)
+    env.name, env.spec = name, replace(env.spec, precision=precision)
+    return env
 
 
 def _world(state: Any) -> Any:
-    """What an environment's state is without the memory of an enemy of its own."""
+    """The state of the environment, without the memory of a built-in enemy."""
     return getattr(state, "state", state)
 
 

@@ -1,13 +1,13 @@
-"""`pettingzoo:` environments: several agents that act at once, in PettingZoo's parallel interface.
+"""`pettingzoo:` environments: several agents that act at the same time, by PettingZoo's parallel interface.
 
 `pettingzoo:mpe2.simple_spread_v3` and `jaxmarl:MPE_simple_spread_v3` are the same task, step by step: three agents and
 three landmarks placed alike, five actions numbered alike, the 18 numbers of an observation in the same order (own
-velocity and position, landmarks, other agents, four zeros for words nobody says), the same forces and collisions, a
-`local_ratio` of 0.5 and 25 steps. A test plays both from one state and finds them equal but for rounding.
+velocity and position, landmarks, other agents, four zeros for unused communication), the same forces and collisions,
+a `local_ratio` of 0.5 and 25 steps. A test plays both from one state: they are equal but for rounding.
 
 What differs: MPE2 computes in float64 and JaxMARL in float32; options have other names (`N`, `max_cycles` and
-`continuous_actions` here; `num_agents`, `num_landmarks`, `max_steps` and `action_type` there); and JaxMARL by itself
-plays 26 steps, which its adapter cuts to 25.
+`continuous_actions` here; `num_agents`, `num_landmarks`, `max_steps` and `action_type` there); and JaxMARL without its
+adapter plays 26 steps.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missi
 from tessera.envs.gymnasium import Spaces, seed_for
 from tessera.errors import TesseraError, unknown_name
 
-os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many draw with it, and it greets on standard output
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting
 
-SHELVES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
-"""Packages whose modules are told to whom names one that does not exist."""
+PACKAGES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
+"""Packages whose modules an error for an unknown name suggests."""
 
 
 def make(name: str, **options: Any) -> PettingZooEnvironment:
-    """Make a parallel environment; `name` is a module that has `parallel_env`, and `pettingzoo.` may be left out."""
+    """Make a parallel environment; `name` is a module with `parallel_env`, with or without the prefix `pettingzoo.`."""
     try:
         import pettingzoo  # noqa: F401
     except ImportError as error:
@@ -56,12 +56,12 @@ def make(name: str, **options: Any) -> PettingZooEnvironment:
 
 
 def _parallel(path: str, **options: Any) -> Any:
-    """Make one by its module's name: many are functions within functions, which cannot be sent to other processes."""
+    """Make an environment by module: many `parallel_env` are nested functions, which cannot be sent to processes."""
     return importlib.import_module(path).parallel_env(**options)
 
 
 def _exists(path: str) -> bool:
-    """Whether there is a module of this name; imports only the packages that it is in."""
+    """Whether there is such a module; only its parent packages are imported."""
     try:
         return importlib.util.find_spec(path) is not None
     except (ImportError, ValueError):
@@ -70,14 +70,14 @@ def _exists(path: str) -> bool:
 
 def _known() -> list[str]:
     names = []
-    for shelf in filter(_exists, SHELVES):
-        modules = pkgutil.iter_modules(importlib.import_module(shelf).__path__)
-        names += [f"{shelf.removeprefix('pettingzoo.')}.{m.name}" for m in modules if re.search(r"_v\d+$", m.name)]
+    for package in filter(_exists, PACKAGES):
+        modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+        names += [f"{package.removeprefix('pettingzoo.')}.{m.name}" for m in modules if re.search(r"_v\d+$", m.name)]
     return names
 
 
 class PettingZooEnvironment(HostEnvironment):
-    """A kind of parallel environment; `open` steps it in this process."""
+    """A kind of parallel environment, stepped in this process."""
 
     mortal = True
 
@@ -99,7 +99,7 @@ class PettingZooEnvironment(HostEnvironment):
 class ParallelEnvs(HostVector):
     """Parallel environments stepped in a loop, each reset in the step that ends its episode.
 
-    An agent that has left observes zeros and earns nothing until the next episode, and is given no action.
+    An agent that has dropped out observes zeros, gets no reward and takes no action until the next episode.
     """
 
     def __init__(self, envs: Sequence[Any], team: Team, shape: Sequence[int], seeds: Sequence[int]) -> None:
@@ -121,21 +121,21 @@ class ParallelEnvs(HostVector):
         each = self._team.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         rewards, alive = np.zeros(each.shape[:2], np.float32), np.zeros(each.shape[:2], bool)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
-        # Plain integers, because a NumPy scalar for every agent costs more than many a step.
+        # Plain integers, because a NumPy scalar for every agent costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 2 else each
         for i, (env, choice) in enumerate(zip(self._envs, choices, strict=True)):
-            observed, earned, ends, cuts, _ = env.step(self._team.named(choice, env.agents))
-            rewards[i] = [earned.get(agent, 0.0) for agent in self._team.agents]
-            left = [agent for agent in env.agents if not (ends.get(agent) or cuts.get(agent))]
-            if not left:
-                # Who was truncated would have gone on, and beside them those who were terminated would be gone.
-                cut = [agent for agent in cuts if cuts[agent] and not ends.get(agent)]
+            observed, reward, terminations, truncations, _ = env.step(self._team.named(choice, env.agents))
+            rewards[i] = [reward.get(agent, 0.0) for agent in self._team.agents]
+            acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
+            if not acting:
+                # Truncated agents would have continued, without those that were terminated.
+                cut = [agent for agent in truncations if truncations[agent] and not terminations.get(agent)]
                 terminated[i], truncated[i] = not cut, bool(cut)
-                # A copy, because an environment may hand out the same arrays again at its reset.
+                # A copy, because an environment may reuse its arrays at a reset.
                 finals[i] = copy.deepcopy(_only(observed, cut or observed))
-                observed, left = env.reset()[0], env.agents
-            alive[i] = self._team.among(left)
-            observations.append(_only(observed, left))
+                observed, acting = env.reset()[0], env.agents
+            alive[i] = self._team.among(acting)
+            observations.append(_only(observed, acting))
         observation = final = self._team.encode(observations)
         if finals:
             final = self._team.encode([finals.get(i, seen) for i, seen in enumerate(observations)])
@@ -152,20 +152,20 @@ class ParallelEnvs(HostVector):
 
 
 class Team:
-    """Translates between what PettingZoo keeps by agents' names and arrays in the order of `possible_agents`."""
+    """Translates between PettingZoo's dicts by agent and arrays in the order of `possible_agents`."""
 
     def __init__(self, name: str, env: Any) -> None:
         if not getattr(env, "possible_agents", None):
-            raise TesseraError(f"{name} has no possible_agents, so nobody knows how many there are: choose another")
+            raise TesseraError(f"{name} has no possible_agents, so their number is unknown: choose another")
         self.agents = tuple(env.possible_agents)
         actions = same_for_all(name, {agent: env.action_space(agent) for agent in self.agents})
-        observes = {agent: env.observation_space(agent) for agent in self.agents}
-        different = [space for i, space in enumerate(observes.values()) if space not in [*observes.values()][:i]]
+        observations = {agent: env.observation_space(agent) for agent in self.agents}
+        spaces = [space for i, space in enumerate(observations.values()) if space not in [*observations.values()][:i]]
         self._index = {agent: index for index, agent in enumerate(self.agents)}
-        # Agents that observe alike are translated together, which is faster than one by one.
+        # Agents with the same space are translated together, which is faster than one by one.
         self._kinds = [
-            (Spaces(name, space, actions), [agent for agent in self.agents if observes[agent] == space])
-            for space in different
+            (Spaces(name, space, actions), [agent for agent in self.agents if observations[agent] == space])
+            for space in spaces
         ]
         specs = [kind.spec for kind, _ in self._kinds]
         shape = specs[0].observation_shape
@@ -176,35 +176,35 @@ class Team:
         self.spec = Spec((len(self.agents), *shape), dtype, specs[0].actions, agents=len(self.agents))
 
     def encode(self, observations: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Make [n, agents, ...] of what was observed in n environments; zeros for who is not there.
+        """Make an array [n, agents, ...] of the observations in n environments, with zeros for absent agents.
 
-        Observations of different shapes become vectors, with zeros after the shorter ones.
+        Observations of different shapes become vectors, padded with zeros.
         """
         encoded = np.zeros((len(observations), *self.spec.observation_shape), self.spec.observation_dtype)
         for kind, members in self._kinds:
-            found = [
-                (row, self._index[agent], seen[agent])
-                for row, seen in enumerate(observations)
+            present = [
+                (row, self._index[agent], observed[agent])
+                for row, observed in enumerate(observations)
                 for agent in members
-                if agent in seen
+                if agent in observed
             ]
-            if found:
-                rows, columns, values = zip(*found, strict=True)
+            if present:
+                rows, columns, values = zip(*present, strict=True)
                 part = kind.encode(kind.stack(values))
                 part = part.reshape(len(part), -1) if self._padded else part
                 encoded[rows, columns, : part.shape[1]] = part
         return encoded
 
     def decode(self, actions: np.ndarray) -> np.ndarray:
-        """Translate actions [n, agents, ...] to the environments' own."""
+        """Translate actions [n, agents, ...] to those of the environments."""
         return self._kinds[0][0].decode(actions)
 
     def named(self, values: Sequence[Any], agents: Iterable[str]) -> dict[str, Any]:
-        """Take some agents' values out of a row of all agents'."""
+        """The values of some agents by name, from a row with the values of all."""
         return {agent: values[self._index[agent]] for agent in agents}
 
     def among(self, agents: Sequence[str]) -> list[bool]:
-        """Tell of every agent whether it is one of `agents`."""
+        """Whether each agent is one of `agents`."""
         return [agent in agents for agent in self.agents]
 
 

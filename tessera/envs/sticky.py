@@ -1,4 +1,4 @@
-"""Sticky actions: with some probability the environment plays the action of the step before, whatever is asked."""
+"""Sticky actions: with some probability the environment repeats the action of the previous step."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def stick(env: Environment, probability: Any) -> Environment:
 
 
 class Stuck(NamedTuple):
-    """An environment's state, and the action that was played last."""
+    """The state of an environment, and the action that it played last."""
 
     inner: Any
     action: Any
 
 
 class Sticky(DeviceEnvironment):
-    """A device environment whose actions stick. An episode begins as if the first action had been played before."""
+    """A device environment with sticky actions. Each episode begins as if the first of all actions had been played."""
 
     def __init__(self, env: DeviceEnvironment, probability: float) -> None:
         self._env, self._probability = env, probability
         self.name, self.spec = env.name, env.spec
-        self._first = _nothing(env.spec.actions)
+        self._first = _first_action(env.spec.actions)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -61,8 +61,8 @@ class Sticky(DeviceEnvironment):
         return Stuck(inner, self._first), observation
 
 
-def _nothing(actions: Actions) -> np.ndarray:
-    """The first of all choices, or a push of nothing."""
+def _first_action(actions: Actions) -> np.ndarray:
+    """The first of all choices, or zeros."""
     if isinstance(actions, Box):
         return np.zeros(actions.shape, np.float32)
     return np.zeros(() if isinstance(actions, Discrete) else (len(actions.choices),), np.int32)

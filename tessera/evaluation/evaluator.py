@@ -1,8 +1,8 @@
-"""Greedy episodes of given params: the same collecting program as training, without exploring and without a store."""
+"""Greedy episodes with given params: the acting part of the training program, without exploration and store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,14 @@ from tessera.envs.base import Environment, HostVector, Timestep, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.graph.plan import Needs, make_plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
 from tessera.program.initial import initial_slots
-from tessera.program.training import Training
+from tessera.program.interpreter import drive
+from tessera.program.training_program import Training
 
 STEPS = 128
-"""Steps between looks at whether enough episodes have ended."""
+"""Steps between checks whether enough episodes have ended."""
 LONGEST = 200_000
-"""Steps after which evaluation gives up on an environment that never ends."""
+"""Steps after which evaluation gives up on an environment whose episodes never end."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Evaluation:
 
     @property
     def iqm(self) -> float:
-        """Interquartile mean of returns: without the lowest and the highest quarter."""
+        """Mean of the returns without the lowest and the highest quarter."""
         return float(interquartile_mean(self.returns)) if len(self.returns) else float("nan")
 
     @property
@@ -64,20 +64,20 @@ class Evaluation:
 
     @property
     def length_mean(self) -> float:
-        """Mean length."""
+        """Mean length of episodes."""
         return float(self.lengths.mean()) if len(self.lengths) else float("nan")
 
 
 class Evaluator:
-    """Plays fresh greedy episodes; compiles once for any params."""
+    """Plays greedy episodes from the start; compiled once for any params."""
 
     def __init__(self, algorithm: Algorithm, env: Environment) -> None:
         self._training = Training(algorithm, env, 1, greedy=True)
         self._reset = compile_program(self._training.start()[:1])
-        self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"plays"}))
+        self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"episode_steps"}))
 
     def __call__(self, view: View, episodes: int = 100, seed: int = 0) -> Evaluation:
-        """Evaluate params. Each environment plays as many episodes, so that short ones are not favoured."""
+        """Play greedy episodes, equally many in each environment, so that short episodes are not favoured."""
         algorithm, env = self._training.algorithm, self._training.env
         envs = min(episodes, 128 if is_device(env) else 16)
         quota = -(-episodes // envs)
@@ -95,11 +95,11 @@ class Evaluator:
 
 
 def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int) -> tuple[np.ndarray, np.ndarray]:
-    """Play until each environment has ended `quota` episodes; theirs are what counts, in order of rounds."""
+    """Play until each environment has ended `quota` episodes; returns and lengths of these, round by round."""
     ended: list[list[tuple[float, int]]] = [[] for _ in range(envs)]
     for _ in range(LONGEST // STEPS):
         run()
-        plays = jax.device_get(slots["plays"])
+        plays = jax.device_get(slots["episode_steps"])
         done = plays.done.reshape(STEPS, envs)
         for t, e in zip(*np.nonzero(done), strict=True):
             ended[e].append((plays.total.reshape(STEPS, envs)[t, e], plays.length.reshape(STEPS, envs)[t, e]))
@@ -110,13 +110,12 @@ def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int)
 
 
 def _run(program: Any, slots: dict[str, Any]) -> None:
-    steps: Iterator[Any] = drive(program, slots)
-    for _ in steps:
+    for _ in drive(program, slots):
         pass
 
 
 def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:
-    """Make a function from one observation after another to the greedy action; `first=True` begins an episode."""
+    """Make a function from an observation to the greedy action; `first=True` begins an episode."""
 
     @jax.jit
     def act(view: View, memory: Any, observation: Any, first: Any) -> tuple[Any, Any]:

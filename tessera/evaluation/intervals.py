@@ -1,4 +1,4 @@
-"""Point estimates that outliers do not decide, and how sure they are: interquartile means and bootstrap intervals.
+"""Point estimates that resist outliers, with their uncertainty: interquartile means and bootstrap intervals.
 
 After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021): with a
 handful of runs, report the interquartile mean with a percentile interval, resampling runs within each task.
@@ -13,7 +13,7 @@ import numpy as np
 RESAMPLES = 2000
 LEVEL = 0.95
 CHUNK = 1 << 22
-"""Numbers that are resampled at a time."""
+"""Numbers that are drawn at a time."""
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """From [..., n] to [...]."""
@@ -38,7 +38,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of x [n], which are drawn again with replacement."""
+    """Percentile bootstrap interval of a statistic of x [n]."""
     return stratified_interval([x], statistic, level, resamples, seed)
 
 
@@ -49,21 +49,21 @@ def stratified_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of all strata together; each [n_i] is drawn from within itself, n_i times.
+    """Percentile bootstrap interval of a statistic of all strata together; each stratum [n_i] is resampled alone.
 
-    A stratum is a task and holds a score for each run, so every resample has as many runs of each task as there are.
+    A stratum is a task and holds one score for each run, so every resample keeps the number of runs of each task.
     """
     parts = [np.asarray(part, np.float64) for part in strata]
     count = sum(map(len, parts))
     if not count:
         return float("nan"), float("nan")
     random = np.random.default_rng(seed)
-    found: list[np.ndarray] = []
+    statistics: list[np.ndarray] = []
     step = max(1, CHUNK // count)
     for begin in range(0, resamples, step):
         rows = min(step, resamples - begin)
         drawn = [part[random.integers(len(part), size=(rows, len(part)))] for part in parts if len(part)]
-        found.append(statistic(np.concatenate(drawn, -1)))
+        statistics.append(statistic(np.concatenate(drawn, -1)))
     tail = 100 * (1 - level) / 2
-    low, high = np.percentile(np.concatenate(found), [tail, 100 - tail])
+    low, high = np.percentile(np.concatenate(statistics), [tail, 100 - tail])
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""A run's algorithm and environment, made again from its configuration."""
+"""The algorithm and environment of a run, rebuilt from its configuration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tessera.support.fields import options_of
 from tessera.support.imports import import_again
 
 NEEDED = ("algorithm", "env", "envs", "precision")
-"""Entries of config.json that algorithm and environment depend on."""
+"""Entries of config.json that `rebuild` reads."""
 
 
 def rebuild(config: dict[str, Any]) -> tuple[Algorithm, Environment]:
-    """Make both."""
+    """The algorithm, bound to its environment, and the environment."""
     env = _environment(config["env"], config["precision"])
     return replace(_algorithm(config["algorithm"]).bind(env.spec), envs=config.get("envs") or 1), env
 
@@ -25,7 +25,7 @@ def rebuild(config: dict[str, Any]) -> tuple[Algorithm, Environment]:
 def _environment(name: str, precision: str) -> Environment:
     if ":" in name:
         return make_env(name, precision)
-    try:  # a class or a factory that was given to tessera.train, under the name it was defined by
+    try:  # a class or factory that was passed to tessera.train, by the name of its definition
         return make_env(f"py:{name}", precision)
     except TesseraError as error:
         raise TesseraError(

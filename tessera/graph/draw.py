@@ -6,7 +6,19 @@ import json
 from collections.abc import Callable, Sequence
 
 from tessera.errors import unknown_name
-from tessera.graph.plan import Channel, Placement, Plan
+from tessera.graph.channel import Channel
+from tessera.graph.disciplines import (
+    Discipline,
+    FirstCome,
+    InTurn,
+    Shared,
+    Sync,
+    bound_of,
+    in_flight,
+    lag_of,
+    mode_of,
+)
+from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
 
 
@@ -44,7 +56,8 @@ def mermaid(plan: Plan) -> str:
     for s in STREAMS:
         channel = cut.get((s.slot, s.source, s.target))
         if channel is not None:
-            mode = "" if channel.mode == "sync" else f", {channel.mode}"
+            mode = mode_of(channel.discipline)
+            mode = "" if mode == "sync" else f", {mode}"
             lines.append(f"  {s.source} ==>|{s.name}{mode}| {s.target}")
             continue
         # act beside grad, and away from apply, uses the params that grad was sent
@@ -76,12 +89,14 @@ def _learned(plan: Plan) -> str:
 
 def _lag(plan: Plan) -> str:
     """By how much what is acted and learned with trails behind the newest params."""
-    loose = next((c for c in reversed(plan.channels) if c.mode != "sync" or c.kind == "shared"), None)
+    loose = next((c for c in reversed(plan.channels) if not isinstance(c.discipline, Sync)), None)
     if loose is None:
         return f"act uses the params of {plan.lag} update(s) ago" if plan.lag else "none"
-    who = "peers are" if loose.source == loose.target else "params are"
-    bound = None if loose.kind == "shared" else loose.bound
-    return f"{who} any number of updates behind" if bound is None else f"{who} {bound} update(s) behind at the most"
+    subject = "peers are" if loose.among_peers else "params are"
+    bound = bound_of(loose.discipline)
+    if bound is None:
+        return f"{subject} any number of updates behind"
+    return f"{subject} {bound} update(s) behind at the most"
 
 
 def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
@@ -94,14 +109,26 @@ def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:
 
 
 def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
-    loose = c.mode != "sync"
-    mode = f"first {c.first}" if c.mode == "first" else c.mode
-    mode = mode if c.wait is None else f"ready within {1000 * c.wait:g} ms"
-    lag = str(c.lag) if not loose else "any" if c.bound is None else f"≤ {c.bound}"
-    capacity = str(c.capacity + c.lag) if c.kind in ("queue", "collective", "exchange") else "-"
+    mode, lag = _behaviour(c.discipline)
+    capacity = str(in_flight(c.discipline)) if c.kind in ("queue", "collective", "exchange") else "-"
     codec = f"{c.codec} {c.threshold:g}" if c.codec else "-"
-    alone = c.stream == "gradients" and loose and c.source != c.target
-    return (c.stream, *_ends(plan, c), "one by one" if alone else c.route, c.rate, c.kind, mode, lag, capacity, codec)
+    route = "one by one" if isinstance(c.discipline, InTurn) else str(c.route)
+    return (c.stream, *_ends(plan, c), route, c.rate, c.kind, mode, lag, capacity, codec)
+
+
+def _behaviour(discipline: Discipline) -> tuple[str, str]:
+    """Mode and lag of a discipline, as the table shows them."""
+    match discipline:
+        case Sync(batching=float() as seconds):
+            return f"ready within {1000 * seconds:g} ms", str(discipline.lag)
+        case Sync() | Shared():
+            return "sync", str(lag_of(discipline))
+        case FirstCome(first=first) if first:
+            mode = f"first {first}"
+        case _:
+            mode = "async"
+    bound = bound_of(discipline)
+    return mode, "any" if bound is None else f"≤ {bound}"
 
 
 def _ends(plan: Plan, c: Channel) -> tuple[str, str]:

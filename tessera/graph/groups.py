@@ -1,4 +1,4 @@
-"""Groups: into how many the environments are dealt, and which replica gets which."""
+"""Groups of environments: how many there are, and which replica holds which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_GROUPS = 8
 
 @dataclass(frozen=True)
 class Needs:
-    """What the graph must know about an algorithm and an environment; nothing else of them matters here."""
+    """All that a plan depends on of an algorithm and an environment."""
 
     algorithm: str
     env: str
@@ -23,11 +23,11 @@ class Needs:
     priorities: bool
     absorbs: bool
     agents: int = 0
-    """Agents that have params of their own; 0: there is one, or they share."""
+    """Agents that have params of their own; 0: one agent, or agents that share params."""
     together: int = 1
-    """Neighbouring environments that no group may part."""
+    """Neighbouring environments that must be in the same group."""
     layerwise: str = ""
-    """How `apply` looks at whole layers, if it does."""
+    """How `apply` treats whole layers; empty if it is element-wise."""
 
 
 def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:
@@ -37,39 +37,41 @@ def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:
 
 
 def usable(available: int, envs: int, together: int = 1) -> int:
-    """As many devices as there are, less those that no environment is left for."""
+    """The most of the available devices over which the environments divide evenly."""
     return max([d for d in range(1, min(available, envs) + 1) if envs % (d * together) == 0], default=1)
 
 
-def count_groups(policy: Policy, needs: Needs, envs: int, asked: int | None, devices: list[int]) -> tuple[int, int]:
-    """How many groups, and how many of them an update learns from: as asked, or the largest count near the default."""
+def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None, devices: list[int]) -> tuple[int, int]:
+    """The number of groups, as requested or near the default, and how many of them an update learns from."""
     batch, together = needs.batch, needs.together
-    sharing = [(f, d) for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)]
-    units = max(f.runs * d if f.by == "groups" else d for f, d in sharing)
-    waited, actors = 1, 1
+    holding = [(f, d) for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)]
+    holders = max(f.runs * d if f.by == "groups" else d for f, d in holding)
+    first, actors = 1, 1
     if policy.cut("experience").mode == "first":
-        waited, actors = policy.cut("experience").first, policy.replicas("act")
+        first, actors = policy.cut("experience").first, policy.replicas("act")
     learners = max(policy.replicas("store"), policy.replicas("grad"))
 
-    def fits(g: int) -> bool:
-        even = g % actors == 0 and g // actors * waited >= (learners if actors > 1 else 1)
-        rows = not (batch and even and batch % (g // actors * waited))
-        return envs % (g * together) == 0 and g >= units and all(g % d == 0 for d in devices) and even and rows
+    def fits(groups: int) -> bool:
+        learned = groups // actors * first
+        even = groups % actors == 0 and learned >= (learners if actors > 1 else 1)
+        drawn = not (batch and even and batch % learned)
+        placed = groups >= holders and all(groups % d == 0 for d in devices)
+        return envs % (groups * together) == 0 and placed and even and drawn
 
-    share = f" (multiples of {actors}, to wait for {waited} of {actors} actors)" if actors > 1 else ""
+    limits = f" (multiples of {actors}, to wait for {first} of {actors} actors)" if actors > 1 else ""
+    limits += f" ({needs.algorithm} needs {together} environments together)" if together > 1 else ""
     rows = f", a draw of {batch} rows" if batch else ""
-    share += f" ({needs.algorithm} needs {together} environments together)" if together > 1 else ""
-    options = [g for g in range(1, envs + 1) if fits(g)]
-    if asked is not None and asked not in options:
+    options = [groups for groups in range(1, envs + 1) if fits(groups)]
+    if requested is not None and requested not in options:
         raise TesseraError(
-            f"--groups {asked} does not fit {envs} environments{rows}, {units} replicas, {max(devices)} devices{share}"
-            ": it must divide the first two, be a multiple of the devices and be at least the replicas"
+            f"--groups {requested} does not fit {envs} environments{rows}, {holders} replicas, {max(devices)} devices"
+            f"{limits}: it must divide the first two, be a multiple of the devices and be at least the replicas"
         )
     if not options:
         raise TesseraError(
-            f"{envs} environments{rows} cannot be dealt into {units} or more equal groups on {max(devices)} devices"
-            f"{share}: choose numbers that share a divisor of at least that size"
+            f"{envs} environments{rows} cannot be dealt into {holders} or more equal groups on {max(devices)} devices"
+            f"{limits}: choose numbers that share a divisor of at least that size"
         )
-    below = [g for g in options if g <= DEFAULT_GROUPS]
-    chosen = asked or (max(below) if below else min(options))
-    return chosen, chosen // actors * waited
+    below = [groups for groups in options if groups <= DEFAULT_GROUPS]
+    chosen = requested or (max(below) if below else min(options))
+    return chosen, chosen // actors * first

@@ -7,22 +7,24 @@ from fractions import Fraction
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
+from tessera.graph.channel import Channel, make_channel
+from tessera.graph.disciplines import SYNCHRONOUS, InTurn, every_of, mode_of
 from tessera.graph.groups import Needs, count_groups, deal, usable
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
-from tessera.graph.streams import STREAMS, Stream, route
-from tessera.support.system import cores
+from tessera.graph.streams import STREAMS
+from tessera.support.machine import cores
 
 ENGINES = ("serial", "local", "ray")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """A fragment with concrete numbers."""
 
     operators: tuple[str, ...]
-    replicas: int
-    devices: int
-    platform: str
+    replicas: int = 1
+    devices: int = 1
+    platform: str = "cpu"
     groups: tuple[tuple[int, ...], ...]
     """Which groups of environments each replica holds."""
     batches: tuple[tuple[int, ...], ...] = ()
@@ -32,7 +34,7 @@ class Placement:
     threads: int = 1
     """Threads that the compiled programs of one replica use."""
     asked: int = 0
-    """Replicas that the policy asked for, where several share a process and were batched."""
+    """Replicas that the policy asked for, where several are batched in one process."""
     model: int = 1
     """Devices over which the wide layers of each copy of the params are cut; `devices` counts copies."""
     agents: tuple[tuple[int, ...], ...] = ()
@@ -40,7 +42,7 @@ class Placement:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return "+".join(self.operators)
 
     @property
@@ -53,39 +55,7 @@ class Placement:
         return self.groups if operator in ("env", "act") or not self.batches else self.batches
 
 
-@dataclass(frozen=True)
-class Channel:
-    """A stream that crosses between replicas."""
-
-    stream: str
-    slot: str
-    source: int
-    target: int
-    route: str
-    rate: str
-    made_by: str
-    wanted_by: str
-    kind: str
-    """queue (in order, bounded), register (the newest), exchange (every step), collective (among the replicas of one
-    fragment) or shared (one memory)."""
-    mode: str = "sync"
-    lag: int = 0
-    """Messages that receivers trail behind, exactly (sync)."""
-    bound: int | None = None
-    """Updates by which what arrives may be older than the newest params (async); None: any number."""
-    first: int = 0
-    capacity: int = 1
-    codec: str = ""
-    threshold: float = 0.0
-    wait: float | None = None
-    """Seconds that who is ready waits for others, who are not, before they are acted for without them; None: any."""
-    every: int = 1
-    """For params that are not waited for: after how many updates they are sent; for gradients: how many as one."""
-    apart: bool = False
-    """Whether a sender has a link to each receiver, so that it can send to one and not yet to another."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Concrete fragments, replicas, devices and channels: all that an engine needs besides the program."""
 
@@ -124,12 +94,12 @@ class Plan:
     @property
     def asynchronous(self) -> bool:
         """Whether some fragments run at their own pace; then those with `apply` say when the run is over."""
-        return any(c.mode != "sync" and c.source != c.target for c in self.channels)
+        return any(not isinstance(c.discipline, SYNCHRONOUS) and not c.among_peers for c in self.channels)
 
     @property
     def solo(self) -> bool:
         """Whether each gradient is applied by itself, so that summaries and norms are its own replica's."""
-        return any(c.slot == "gradients" and c.mode == "async" and c.source != c.target for c in self.channels)
+        return any(isinstance(c.discipline, InTurn) for c in self.channels)
 
     @property
     def learners(self) -> int:
@@ -140,7 +110,7 @@ class Plan:
     def envs_per_update(self) -> Fraction:
         """Environments whose unrolls one update learns from; one that is played by twice counts twice."""
         pushed = self.channel("gradients") if self.solo else None
-        each = 1 if pushed is None else pushed.every
+        each = 1 if pushed is None else every_of(pushed.discipline)
         return Fraction(self.envs * self.batches * each, self.groups * self.learners)
 
     @property
@@ -161,7 +131,7 @@ class Plan:
         """Whether a store that dies begins again empty, and is refilled by actors, who wait for nobody, as all do."""
         made = self.channel("experience")
         alone = self.fragments[self.home("store")].operators == ("store",)
-        return alone and made is not None and made.mode == "async"
+        return alone and made is not None and mode_of(made.discipline) == "async"
 
     @property
     def mirrored(self) -> bool:
@@ -178,9 +148,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
-        found = asdict(replace(self, origin=None))
+        found = asdict(replace(self, origin=None, channels=()))
         del found["origin"]
-        return found
+        return {**found, "channels": [c.to_json() for c in self.channels]}
 
 
 def make_plan(
@@ -223,24 +193,24 @@ def make_plan(
             f"--layerwise {needs.layerwise} measures whole layers, and policy {policy.name!r} cuts them over "
             f"{policy.replicas('apply')} shards: use 1 shard"
         )
-    channels = tuple(c for s in STREAMS if (c := _channel(s, policy, needs, lag)) is not None)
+    channels = tuple(c for s in STREAMS if (c := make_channel(s, policy, needs, lag)) is not None)
     updates = policy.cuts.get("updates", Cut())
     return Plan(
-        policy.name,
-        reason,
-        needs.algorithm,
-        needs.env,
-        engine or ("local" if several else "serial"),
-        envs,
-        total,
-        lag,
-        fragments,
-        channels,
-        learned,
-        updates.route if policy.fragments[policy.home("apply")].runs > 1 else "",
-        updates.every,
-        updates.carries,
-        tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
+        policy=policy.name,
+        reason=reason,
+        algorithm=needs.algorithm,
+        env=needs.env,
+        engine=engine or ("local" if several else "serial"),
+        envs=envs,
+        groups=total,
+        lag=lag,
+        fragments=fragments,
+        channels=channels,
+        batches=learned,
+        exchange=updates.route if policy.fragments[policy.home("apply")].runs > 1 else "",
+        every=updates.every,
+        carries=updates.carries,
+        unused=tuple(name for name, used in (("priorities", needs.priorities), ("summary", needs.absorbs)) if not used),
         origin=(policy, needs),
     )
 
@@ -279,7 +249,19 @@ def _place(
     asked = f.replicas if f.runs != f.replicas else 0
     cores = f.cores or threads
     dealt = deal(agents, f.runs) if f.by == "agents" else ()
-    return Placement(f.names, f.runs, devices, platform, held, batches, own, cores, asked, f.model, dealt)
+    return Placement(
+        operators=f.names,
+        replicas=f.runs,
+        devices=devices,
+        platform=platform,
+        groups=held,
+        batches=batches,
+        cores=own,
+        threads=cores,
+        asked=asked,
+        model=f.model,
+        agents=dealt,
+    )
 
 
 def _resolved(policy: Policy, needs: Needs) -> Policy:
@@ -323,75 +305,3 @@ def _threads(policy: Policy) -> int:
             f"policy {policy.name!r} asks for {sum(asked.values())} cores ({shares}){others}; available: {there}"
         )
     return max(1, left // max(sharing, 1))
-
-
-def _channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Channel | None:
-    source, target = policy.home(stream.source), policy.home(stream.target)
-    cut, together = policy.cut(stream.name), source == target
-    if not _flows(stream, policy, needs):
-        return None
-    senders, receivers = policy.fragments[source].runs, policy.fragments[target].runs
-    mode = cut.mode
-    if stream.name in ("norm", "updates"):
-        if senders == 1:
-            return None
-        found: str | None = "sum" if stream.name == "norm" else cut.route
-    elif stream.name == "experience" and cut.route == "gather":
-        found = "gather" if senders > 1 else None
-    else:
-        found = route(stream, senders, receivers, together)
-    if found is None:
-        return None
-    shards = policy.fragments[policy.home("apply")]
-    if shards.names == ("apply",) and shards.runs > 1:
-        found = {"gradients": "scatter", "params": "join"}.get(stream.name, found)
-    if stream.name == "actions" and policy.fragments[source].by == "agents":
-        found = "agents"
-    counted = "gradients" if stream.name == "gradients" else "updates"
-    rate = stream.rate if cut.every == 1 else f"every {cut.every} {counted}"
-    trail = lag if stream.slot == "acting" and mode == "sync" else (cut.lag or 0) * (stream.name == "priorities")
-    bounded = policy.cut("params").lag if policy.cut("params").mode == "async" else None
-    servers = policy.replicas("env")
-    wait = policy.cut("timesteps").wait if servers > 1 else None  # one server's environments are ready at once
-    return Channel(
-        stream.name, stream.slot, source, target, found, rate, stream.source, stream.target,
-        _kind(stream, mode, found, together), mode, trail, bounded, cut.first,
-        1 if mode == "sync" else cut.capacity, cut.codec, cut.threshold,
-        wait if stream.name == "timesteps" else None, cut.every if stream.name in ("params", "gradients") else 1,
-        stream.name == "actions" and wait is not None,
-    )  # fmt: skip
-
-
-def _flows(stream: Stream, policy: Policy, needs: Needs) -> bool:
-    """Whether there is such a stream at all, and whether anyone else is told."""
-    source, target = policy.home(stream.source), policy.home(stream.target)
-    to_apply = (stream.name, stream.target) == ("summary", "apply")
-    solo = policy.cut("gradients").mode == "async" and policy.home("grad") != policy.home("apply")
-    alone = policy.cut("gradients").route == "local" or policy.cut("experience").route == "gather"
-    server = policy.fragments[policy.home("apply")]
-    if stream.name == "priorities":
-        return needs.priorities
-    if to_apply:  # where grad and apply are together it was gathered for grad already
-        return needs.absorbs and source != target and not solo  # a gradient that is applied by itself brings it
-    if stream.name == "summary":  # peers that do not wait for each other keep theirs to themselves
-        loose = policy.cut("gradients").mode == "async" and policy.cut("params").lag != 0
-        return not (solo or alone or loose)
-    if stream.name == "gradients":  # each agent's params are its own
-        return not alone and server.by == "groups"
-    if stream.name == "norm":  # a gradient that is applied by itself brings its norm
-        return (server.names == ("apply",) or server.by == "agents") and not solo
-    if stream.name == "updates":
-        return "updates" in policy.cuts
-    if stream.slot == "acting":  # a fragment with both receives params once, and act reads grad's
-        return target != policy.home("grad")
-    return True
-
-
-def _kind(stream: Stream, mode: str, found: str, together: bool) -> str:
-    if found == "shared":
-        return "shared"
-    if together:
-        return "collective"
-    if stream.name in ("timesteps", "actions"):
-        return "exchange"
-    return "register" if stream.name == "params" and mode == "async" else "queue"

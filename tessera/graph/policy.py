@@ -12,15 +12,15 @@ from tessera.graph.streams import STREAM_NAMES
 ALL_DEVICES = 0
 """For `Fragment.devices`: every device of this machine."""
 EACH_AGENT = 0
-"""For `Fragment.replicas` of what is shared out by agents: one for each agent that has params of its own."""
+"""For `Fragment.replicas` of a fragment divided by agents: one for each agent that has params of its own."""
 
 MODES = ("sync", "first", "async")
 ROUTES = ("", "local", "gather", "mean", "shared")
 CODECS = ("", "threshold")
-SHARED_OUT = ("groups", "agents")
+DIVIDED_BY = ("groups", "agents")
 
 MAY_BE_ASYNC = ("experience", "samples", "priorities", "gradients", "params")
-"""Streams that need not be waited for; the others are one step's dialogue, or do not leave a replica."""
+"""Streams whose receivers need not wait; the others belong to one step, or stay within a replica."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,29 @@ class Fragment:
     operators: str
     """Names of operators, separated by spaces."""
     replicas: int = 1
-    """How many copies of this fragment run, each with its own groups of environments."""
+    """Copies of this fragment, each with its own groups of environments."""
     devices: int = 1
-    """Over how many devices each replica spreads its groups; ALL_DEVICES for as many as there are."""
+    """Devices over which each replica spreads its groups; ALL_DEVICES for all there are."""
     model: int = 1
-    """Over how many devices the wide layers of each copy of the params are cut; `devices` counts copies."""
+    """Devices over which the wide layers of each copy of the params are cut; `devices` counts copies."""
     cores: int | None = None
-    """Processor cores that each replica gets for itself; None: it shares all cores with the others."""
+    """Processor cores reserved for each replica; None: replicas share all cores."""
     processes: int | None = None
-    """In how many processes its replicas run; replicas that share one are batched. None: one each."""
+    """Processes that run the replicas; replicas that share a process are batched. None: one process each."""
     by: str = "groups"
-    """What replicas share out: groups of environments, or agents, where each has params of its own. Then every replica
-    acts and learns in all environments, for its agents; where agents share params it is groups all the same."""
+    """What is divided among replicas: groups of environments, or agents that have params of their own. Divided by
+    agents, every replica acts and learns in all environments, for its agents. Where agents share params, groups are
+    divided in any case."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its operators, in the order of the graph."""
-        mine = self.operators.split()
-        return tuple(o for o in OPERATORS if o in mine)
+        held = self.operators.split()
+        return tuple(o for o in OPERATORS if o in held)
 
     @property
     def title(self) -> str:
-        """How messages call it: its operators joined by +."""
+        """Its name in messages: its operators joined by +."""
         return "+".join(self.names)
 
     @property
@@ -65,37 +66,36 @@ class Cut:
     """The discipline of a stream."""
 
     mode: str = "sync"
-    """sync: every message is waited for, in order. async: whoever has something is heard, and nobody waits longer than
-    the bound on lag demands. first: only the first `first` of all senders are waited for."""
+    """sync: the receiver waits for every message, in order. async: it takes messages as they arrive, and waits only
+    where the bound on lag demands it. first: it waits for the first `first` of all senders only."""
     lag: int | None = None
-    """On `params`, in updates. sync: by how many the params that `act` uses trail behind, exactly; None: 0 for device
-    environments, 1 for host environments. async: by how many at most; what is older is dropped; None: no bound.
-    On `priorities`, in draws: by how many they trail behind the samples, exactly."""
+    """On `params`, in updates. sync: the exact lag of the params that `act` uses; None: 0 for device environments, 1
+    for host environments. async: the largest lag, and what is older is dropped; None: no bound.
+    On `priorities`, in draws: the exact lag behind the samples."""
     first: int = 0
-    """For mode first, on `experience`: how many actors an update waits for."""
+    """For mode first, on `experience`: actors that an update waits for."""
     capacity: int = 2
-    """Messages that each sender may have under way before it has to wait (mode async)."""
+    """Messages that each sender may have in flight before it must wait (mode async)."""
     route: str = ""
-    """Where the layouts leave a choice. local: replicas keep theirs to themselves. gather: everyone gets all
-    (`experience`). mean or shared: how peers join their `updates`."""
+    """Where the layouts leave a choice. local: each replica keeps its own. gather: every replica receives all
+    (`experience`). mean or shared: how peers combine their `updates`."""
     every: int = 1
-    """For `updates`: after how many updates peers exchange them. For async `params` without a bound on lag: after how
-    many gradients (or updates, for `act`) they are sent. For async `gradients`: how many are sent as one,
-    their mean."""
+    """For `updates`: updates between exchanges of peers. For async `params` without a bound on lag: gradients (or
+    updates, for `act`) between messages. For async `gradients`: gradients that are averaged into one message."""
     carries: str = "state"
-    """For `updates`: what is exchanged: state (params and the optimiser's moments) or params."""
+    """For `updates`, what peers exchange: state (params and the optimiser's moments) or params."""
     codec: str = ""
-    """For `gradients`: threshold sends only elements whose accumulated residual passes `threshold`."""
+    """For `gradients`: threshold sends only elements whose accumulated residual exceeds `threshold`."""
     threshold: float = 0.0
-    """What the threshold codec sends for each element: plus or minus this, or nothing; 0 sends them as they are."""
+    """The threshold codec sends plus or minus this for each element, or nothing; 0 sends gradients unchanged."""
     wait: float | None = None
-    """For `timesteps`: how many seconds those who are ready wait for others before they are acted for without them;
-    None: all are acted for at once. What is learned is the same either way."""
+    """For `timesteps`: seconds that ready environments wait for others before actions are chosen for them; None:
+    actions are chosen for all at once. What is learned is the same either way."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A colouring of the five operators, and how each cut stream behaves. Validated when made."""
+    """A colouring of the five operators, and the discipline of each cut stream. Validated at construction."""
 
     name: str
     fragments: tuple[Fragment, ...]
@@ -123,12 +123,12 @@ class Policy:
         self._check_together()
 
     def _check_fragment(self, fragment: Fragment) -> None:
-        if fragment.by not in SHARED_OUT:
-            raise unknown_name(f"way to share out in policy {self.name!r}:", fragment.by, SHARED_OUT)
+        if fragment.by not in DIVIDED_BY:
+            raise unknown_name(f"`by` in policy {self.name!r}:", fragment.by, DIVIDED_BY)
         agents = fragment.by == "agents"
         if agents and fragment.names != ("act", "store", "grad", "apply"):
             raise TesseraError(
-                f"policy {self.name!r}: fragment {fragment.title} is shared out by agents, who act and learn: "
+                f"policy {self.name!r}: fragment {fragment.title} is divided by agents, which act and learn: "
                 "its operators must be act, store, grad and apply"
             )
         if agents and fragment.replicas == EACH_AGENT:
@@ -188,18 +188,20 @@ class Policy:
             )
 
     def _check_together(self) -> None:
-        """Disciplines that only make sense beside each other."""
+        """Check disciplines that depend on each other."""
         learner, server = self.home("grad"), self.home("apply")
         local = self.cut("gradients").route == "local"
         if local and learner != server:
-            raise TesseraError(f"policy {self.name!r}: local gradients never reach `apply`: put it beside `grad`")
+            raise TesseraError(
+                f"policy {self.name!r}: local gradients never reach `apply`: put it in the fragment of `grad`"
+            )
         if "updates" in self.cuts and not (local and self.cut("updates").route in ("mean", "shared")):
             raise TesseraError(
                 f"policy {self.name!r}: peers exchange updates by route 'mean' or 'shared', and keep gradients local"
             )
         if self.cut("experience").route == "gather" and self.home("act") != self.home("store"):
             raise TesseraError(
-                f"policy {self.name!r}: experience is gathered by everyone only where `act` and `store` are together"
+                f"policy {self.name!r}: every replica can gather experience only where `act` and `store` are together"
             )
         late = self.cut("gradients").mode == "async" and learner != server
         if late and self.cut("params").mode != "async":
@@ -209,7 +211,7 @@ class Policy:
             raise TesseraError(f"policy {self.name!r}: with experience that is not waited for params must be async")
 
     def on_mesh(self, data: int, model: int) -> Policy:
-        """The same, with each learner on so many copies of the params, each over so many devices."""
+        """The policy with `data` copies of the params in each learner, each over `model` devices."""
         return replace(
             self,
             fragments=tuple(replace(f, devices=data, model=model) if "grad" in f.names else f for f in self.fragments),
@@ -229,11 +231,11 @@ class Policy:
 
 
 def read_mesh(text: str) -> tuple[int, int]:
-    """Read `data=4,model=2`; data that is not given is as many as there are devices for."""
-    given = {"data": ALL_DEVICES, "model": 1}
+    """Read `data=4,model=2`: (data, model); without `data`, copies for all devices."""
+    sizes = {"data": ALL_DEVICES, "model": 1}
     for pair in text.split(","):
         name, _, value = pair.strip().partition("=")
-        if name not in given or not value.isdecimal() or int(value) < 1:
+        if name not in sizes or not value.isdecimal() or int(value) < 1:
             raise TesseraError(f"--mesh {text}: write data=N,model=M, of which each is at least 1")
-        given[name] = int(value)
-    return given["data"], given["model"]
+        sizes[name] = int(value)
+    return sizes["data"], sizes["model"]

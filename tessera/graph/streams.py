@@ -1,14 +1,38 @@
-"""The streams between operators, each with its layout where it is made and where it is wanted.
+"""The streams between operators, each with its layout at the producer and at the consumer.
 
 A layout says how a value lies over the replicas of a fragment:
 `groups` (each replica holds its groups of environments, on the leading axis), `partial` (each holds a mean over its
-groups), `shards` (each holds a flat range of the parameters), `copy` (everyone holds all of it), `sum` (everyone holds
-the sum). The pair of layouts and the replica counts decide the route; nobody writes a route by hand.
+groups), `shards` (each holds a flat range of the parameters), `copy` (each holds all of it), `sum` (each holds the
+sum). The pair of layouts and the replica counts decide the route; no route is written by hand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RouteKind(StrEnum):
+    """How a value gets from the replicas that make it to those that want it."""
+
+    RESHARD = "reshard"
+    """Each receiver gets the groups that it holds."""
+    AGENTS = "agents"
+    """As `reshard`, from all that act for its agents, joined on the agents' axis."""
+    GATHER = "gather"
+    """Each receiver gets all groups."""
+    COPY = "copy"
+    """Each receiver gets the whole value from one sender."""
+    MEAN = "mean"
+    """Each receiver gets the mean, weighted by groups."""
+    SCATTER = "scatter"
+    """Each receiver gets its flat range of the mean."""
+    JOIN = "join"
+    """Each receiver gets the flat ranges of all senders, joined to whole params."""
+    SUM = "sum"
+    """Each receiver gets the sum."""
+    SHARED = "shared"
+    """Peers add to one memory."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +41,7 @@ class Stream:
 
     name: str
     slot: str
-    """The slot of the training program that flows here."""
+    """The slot of the training program that this stream carries."""
     source: str
     target: str
     made: str
@@ -43,12 +67,12 @@ STREAMS: tuple[Stream, ...] = (
 STREAM_NAMES: tuple[str, ...] = tuple(dict.fromkeys(s.name for s in STREAMS))
 
 
-def route(stream: Stream, source_replicas: int, target_replicas: int, together: bool) -> str | None:
-    """How a stream gets from its producer's replicas to its consumer's; None if it never leaves a replica."""
+def route(stream: Stream, source_replicas: int, together: bool) -> RouteKind | None:
+    """The route from the producer's replicas to the consumer's; None for a stream that never leaves a replica."""
     if stream.made == "groups" and stream.wanted == "groups":
-        return None if together else "reshard"
+        return None if together else RouteKind.RESHARD
     if stream.made == "groups":
-        return None if together and source_replicas == 1 else "gather"
+        return None if together and source_replicas == 1 else RouteKind.GATHER
     if stream.made == "partial":
-        return None if together and source_replicas == 1 else "mean"
-    return None if together else "copy"
+        return None if together and source_replicas == 1 else RouteKind.MEAN
+    return None if together else RouteKind.COPY

@@ -1,4 +1,4 @@
-"""Values of what steps led to, without a second pass of the network over every observation."""
+"""Values of next observations, without a second pass of the network over all of them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ def next_values(
 ) -> jax.Array:
     """Value each step's next observation, for one unroll of several environments.
 
-    Within an episode the next observation is the next row's, whose value is known. Only the last row's, and those that
-    an episode was truncated at, must be computed: for one row of each environment at a time, until none is left. Where
-    an episode terminated the result means nothing, as nothing follows.
+    Within an episode the next observation is the next row's, whose value is known. Only the last row's, and those where
+    an episode was truncated, must be computed: one row of each environment at a time, until none is left. Where an
+    episode terminated, the result has no meaning and must not be used.
 
     Args:
         value: maps observations [n, ...] to values [n, ...].
-        values: [T, n, ...] values of the observations that the steps started from; further axes are agents'.
-        next_observations: [T, n, ...] what the steps led to, before any autoreset.
+        values: [T, n, ...] values of the observations that the steps started from; a further axis is of agents.
+        next_observations: [T, n, ...] observations that the steps led to, before any autoreset.
         truncated: [T, n].
 
     Returns:
         [T, n, ...] values of `next_observations`.
     """
     shifted = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
-    wanted = truncated.at[-1].set(True)
+    missing = truncated.at[-1].set(True)
 
     def fill(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        result, wanted = carry
-        t = jnp.argmax(wanted, axis=0)
-        here = (jnp.arange(wanted.shape[0])[:, None] == t) & wanted
+        result, missing = carry
+        t = jnp.argmax(missing, axis=0)
+        now = (jnp.arange(missing.shape[0])[:, None] == t) & missing
         row = jax.tree.map(lambda x: jax.vmap(lambda column, i: column[i], (1, 0))(x, t), next_observations)
-        return jnp.where(here.reshape(here.shape + (1,) * (values.ndim - 2)), value(row), result), wanted & ~here
+        return jnp.where(now.reshape(now.shape + (1,) * (values.ndim - 2)), value(row), result), missing & ~now
 
-    return jax.lax.while_loop(lambda c: jnp.any(c[1]), fill, (shifted, wanted))[0]
+    return jax.lax.while_loop(lambda c: jnp.any(c[1]), fill, (shifted, missing))[0]

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 
 def threshold_code(gradients: Any, residual: Any, threshold: float) -> tuple[Any, Any]:
-    """Round a tree to plus or minus `threshold` or nothing: (what is sent, what is kept for later).
+    """Round every element of a tree to 0 or plus or minus `threshold`: (values to send, new residual).
 
-    An element is sent once what has gathered in its residual passes the threshold; sent + residual is always the sum of
+    An element is sent once its residual reaches the threshold. All values sent so far plus the residual are the sum of
     all gradients so far.
     """
-    gathered = jax.tree.map(jnp.add, residual, gradients)
-    sent = jax.tree.map(lambda x: jnp.where(jnp.abs(x) >= threshold, threshold * jnp.sign(x), 0), gathered)
-    return sent, jax.tree.map(jnp.subtract, gathered, sent)
+    total = jax.tree.map(jnp.add, residual, gradients)
+    sent = jax.tree.map(lambda x: jnp.where(jnp.abs(x) >= threshold, threshold * jnp.sign(x), 0), total)
+    return sent, jax.tree.map(jnp.subtract, total, sent)

@@ -12,18 +12,18 @@ import jax.numpy as jnp
 from tessera.envs.base import Actions, Box, Discrete, MultiDiscrete
 from tessera.maths.losses import categorical_entropy, gaussian_entropy, select
 
-# Up to so many choices a categorical draw is written out; see `inverse_cdf`.
+# Up to this many choices a categorical draw is written out; see `inverse_cdf`.
 _FEW = 32
 
 
 def inverse_cdf(weights: jax.Array, uniform: jax.Array, unroll: bool = False) -> jax.Array:
     """Choose an index in proportion to its weight: weights >= 0 [..., n], uniform in [0, 1) [...] -> int32 [...].
 
-    The choice is the last index of positive weight with a sum before it that does not exceed uniform * total. So it is
-    never an index of weight 0 and never n, however sums round; if all weights are 0, it is index 0.
+    The choice is the last index of positive weight whose sum of earlier weights does not exceed uniform * total. So it
+    is never an index of weight 0 and never n, however sums round; if all weights are 0, it is index 0.
 
-    With `unroll` the sum is written out weight by weight, which fuses with what comes before: on CPUs up to three times
-    as fast for a few actions in many rows, but slower for weights that were just gathered.
+    With `unroll` the sum is written out weight by weight, so that it fuses with the operations before it. On CPUs this
+    is up to three times as fast for few actions in many rows, but slower for weights that were just gathered.
     """
     n = weights.shape[-1]
     if not unroll:
@@ -78,7 +78,7 @@ class MultiCategorical:
     logits: jax.Array
     """[..., sum(choices)]: the logits of all choices, one after the other."""
     choices: tuple[int, ...]
-    """How many alternatives each choice has."""
+    """Number of alternatives of each choice."""
 
     def parts(self) -> list[Categorical]:
         """Each choice on its own."""
@@ -88,8 +88,8 @@ class MultiCategorical:
     def sample(self, key: jax.Array) -> jax.Array:
         """Draw int32 [..., len(choices)], one uniform number for each choice."""
         uniform = jax.random.uniform(key, (*self.logits.shape[:-1], len(self.choices)), self.logits.dtype)
-        drawn = [p._choose(uniform[..., i]) for i, p in enumerate(self.parts())]
-        return jnp.stack(drawn, axis=-1)
+        choices = [p._choose(uniform[..., i]) for i, p in enumerate(self.parts())]
+        return jnp.stack(choices, axis=-1)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Log-probability of int [..., len(choices)] -> [...]."""
@@ -107,7 +107,7 @@ class MultiCategorical:
 @partial(jax.tree_util.register_dataclass, data_fields=["mean", "log_std"], meta_fields=["shape"])
 @dataclass(frozen=True)
 class DiagonalGaussian:
-    """Real numbers, each with a mean and a deviation of its own. Draws are not held within any bounds."""
+    """Independent normal distributions, each with its own mean and deviation. Samples are not clipped to bounds."""
 
     mean: jax.Array
     """[..., d], flat in C order."""
@@ -143,7 +143,7 @@ Distribution = Categorical | MultiCategorical | DiagonalGaussian
 
 
 def head_size(actions: Actions) -> int:
-    """How many numbers `for_actions` needs; for a Box these are all means and then all logarithms of deviations."""
+    """How many numbers `for_actions` needs; for a Box, all means and then the logarithms of all deviations."""
     match actions:
         case Discrete(n):
             return n

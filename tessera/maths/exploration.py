@@ -1,4 +1,4 @@
-"""How much an agent tries out, and how it does."""
+"""Exploration: schedules and rates, and epsilon-greedy actions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 def linear(progress: jax.Array | float, start: float, end: float | jax.Array, fraction: float = 1.0) -> jax.Array:
-    """Go straight from `start` to `end` during the first `fraction` of a run, and stay there.
+    """Interpolate from `start` to `end` over the first `fraction` of a run; `end` from then on.
 
     Args:
         progress: [...] how much of the run is over, from 0 to 1.
@@ -19,15 +19,15 @@ def linear(progress: jax.Array | float, start: float, end: float | jax.Array, fr
 
 
 def epsilon_greedy(key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float) -> jax.Array:
-    """Take the best action, or with probability `epsilon` any of them: q [..., n], epsilon [...] -> int32 [...].
+    """Take the best action, or with probability `epsilon` a random one: q [..., n], epsilon [...] -> int32 [...].
 
-    One uniform number decides both: below `epsilon` it is, divided by `epsilon`, uniform again.
+    One uniform number decides both: where it is below `epsilon`, its quotient by `epsilon` is uniform again.
     """
     n = q_values.shape[-1]
     uniform = jax.random.uniform(key, q_values.shape[:-1], q_values.dtype)
     epsilon = jnp.asarray(epsilon, q_values.dtype)
-    anything = jnp.minimum((uniform / jnp.where(epsilon > 0, epsilon, 1) * n).astype(jnp.int32), n - 1)
-    return jnp.where(uniform < epsilon, anything, jnp.argmax(q_values, axis=-1).astype(jnp.int32))
+    random = jnp.minimum((uniform / jnp.where(epsilon > 0, epsilon, 1) * n).astype(jnp.int32), n - 1)
+    return jnp.where(uniform < epsilon, random, jnp.argmax(q_values, axis=-1).astype(jnp.int32))
 
 
 def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float = 7.0) -> jax.Array:
@@ -38,7 +38,7 @@ def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float
 def mixed_epsilon(index: jax.Array | int) -> jax.Array:
     """Final rate of the actor `index`: 0.1, 0.01 or 0.5 with probabilities 0.4, 0.3 and 0.3 (Mnih et al., 2016).
 
-    It is drawn once and for all by the number alone, so that it does not depend on who runs the actor.
+    It depends on the index alone, so that it is the same wherever the actor runs.
     """
     uniform = jax.random.uniform(jax.random.fold_in(jax.random.key(0), index))
     return jnp.where(uniform < 0.4, 0.1, jnp.where(uniform < 0.7, 0.01, 0.5)).astype(jnp.result_type(float))

@@ -1,4 +1,4 @@
-"""Losses and targets on rows. Every function returns one value per row; `weighted_mean` makes them one number."""
+"""Losses and targets on rows. Every function returns one value per row."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ import jax
 import jax.numpy as jnp
 
 
-def weighted_mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Average all entries of `x`, by `weight` of the same shape if given; 0 where all weights are 0."""
-    if weight is None:
-        return jnp.mean(x)
-    weight = jnp.broadcast_to(weight, x.shape).astype(x.dtype)
-    total = jnp.sum(weight)
-    # A row without weight may hold anything, also nan, which a product with 0 would keep.
-    return jnp.sum(jnp.where(weight != 0, x, 0) * weight) / jnp.where(total != 0, total, 1)
-
-
 def select(x: jax.Array, index: jax.Array) -> jax.Array:
     """Take x[..., index] row by row: [..., n], int [...] -> [...].
 
-    By comparison rather than by gather: for the few actions there are this is faster, above all its gradient.
+    By comparison rather than by gather: faster for a small n, above all in the gradient.
     """
-    chosen = jnp.arange(x.shape[-1], dtype=jnp.int32) == index[..., None]
-    return jnp.sum(jnp.where(chosen, x, 0), axis=-1)
+    mask = jnp.arange(x.shape[-1], dtype=jnp.int32) == index[..., None]
+    return jnp.sum(jnp.where(mask, x, 0), axis=-1)
 
 
 def ppo_clip(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, epsilon: float) -> jax.Array:
@@ -35,13 +25,13 @@ def ppo_clip(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array,
 
 
 def kl_estimate(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """Estimate KL(old || new) from actions that the old one drew: (ratio - 1) - log ratio, never below 0; all [...]."""
+    """Estimate KL(old || new) from actions of the old distribution: (ratio - 1) - log ratio, at least 0; all [...]."""
     log_ratio = log_prob - old_log_prob
-    return jnp.exp(log_ratio) - 1 - log_ratio  # shares the exponential with the surrogate's ratio
+    return jnp.exp(log_ratio) - 1 - log_ratio  # the compiler merges this exponential with the surrogate's
 
 
 def huber(x: jax.Array, delta: float = 1.0) -> jax.Array:
-    """Huber's loss: x^2 / 2 up to `delta`, then straight on with slope `delta`; [...]."""
+    """Huber's loss: x^2 / 2 up to `delta`, then linear with slope `delta`; [...]."""
     inside = jnp.minimum(jnp.abs(x), delta)
     return 0.5 * inside**2 + delta * (jnp.abs(x) - inside)
 
@@ -51,16 +41,10 @@ def value_loss(value: jax.Array, target: jax.Array) -> jax.Array:
     return 0.5 * jnp.square(value - jax.lax.stop_gradient(target))
 
 
-def clipped_value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, epsilon: float) -> jax.Array:
-    """The larger of the plain loss and that of a value held within `epsilon` of `old_value` (PPO2); all [...]."""
-    near = old_value + jnp.clip(value - old_value, -epsilon, epsilon)
-    return jnp.maximum(value_loss(value, target), value_loss(near, target))
-
-
 def categorical_entropy(logits: jax.Array) -> jax.Array:
     """Entropy of softmax(logits) in nats: [..., n] -> [...]. A choice of probability 0 adds nothing."""
     log_p = jax.nn.log_softmax(logits)
-    # Selected before the product too, or the gradient of 0 * -inf would be nan.
+    # Infinities are replaced before the product, because the gradient of 0 * -inf would be nan.
     return -jnp.sum(jnp.exp(log_p) * jnp.where(jnp.isfinite(log_p), log_p, 0), axis=-1)
 
 

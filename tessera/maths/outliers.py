@@ -1,4 +1,4 @@
-"""Losses that are too large to be learned from: above their running mean by several deviations (Nair et al., 2015)."""
+"""Losses that are too large to learn from: above their running mean by several deviations (Nair et al., 2015)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import jax.numpy as jnp
 
 from tessera.maths.statistics import Moments, merge, variance
 
-FORGET = 0.999
-"""What a loss counts for after one more, in the running mean."""
+DECAY = 0.999
+"""Factor of a loss's weight in the running mean for each later loss."""
 ENOUGH = 50.0
-"""Losses that must have been seen, as that mean counts them, before one of them can be an outlier."""
+"""Total weight that the running mean must have before any loss can be an outlier."""
 
 
-def is_outlier(usual: Moments, loss: jax.Array, deviations: float) -> jax.Array:
-    """Whether a loss lies too far above the running mean, once that means anything."""
-    return (usual.count >= ENOUGH) & (loss > usual.mean + deviations * jnp.sqrt(variance(usual)))
+def is_outlier(running: Moments, loss: jax.Array, deviations: float) -> jax.Array:
+    """Whether a loss exceeds the running mean by this many deviations, once the mean has enough weight."""
+    return (running.count >= ENOUGH) & (loss > running.mean + deviations * jnp.sqrt(variance(running)))
 
 
-def with_loss(usual: Moments, loss: jax.Array) -> Moments:
-    """The running mean with one more loss in it; what it has seen it forgets slowly."""
-    one = Moments(jnp.ones_like(usual.count), loss, jnp.zeros_like(loss))
-    return merge(usual._replace(count=usual.count * FORGET), one)
+def add_loss(running: Moments, loss: jax.Array) -> Moments:
+    """Merge one more loss into the running moments, which slowly forget earlier ones."""
+    one = Moments(jnp.ones_like(running.count), loss, jnp.zeros_like(loss))
+    return merge(running._replace(count=running.count * DECAY), one)

@@ -1,7 +1,7 @@
 """Returns and advantages along time. Arrays are time-major [T, ...]; any trailing axes are carried along.
 
-An episode ends by *termination*, after which nothing is to be had, or by *truncation*, after which there would have
-been more: the value of the final observation stands for it. Both cut the accumulation.
+An episode ends by *termination*, after which there are no rewards, or by *truncation*, after which there would have
+been more: the value of the final observation stands for them. Both stop the accumulation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# How many steps of a recurrence are written out in one turn of the loop: fewer turns, a slightly longer compilation.
+# Steps of a recurrence in one iteration of the loop: fewer iterations for a slightly longer compilation.
 _UNROLL = 8
 
 
@@ -27,12 +27,12 @@ def _recurrence(x_t: jax.Array, decay_t: jax.Array, last: jax.Array) -> jax.Arra
 
 
 def discounted_returns(r_t: jax.Array, discount_t: jax.Array, bootstrap: jax.Array | float = 0.0) -> jax.Array:
-    """Sum rewards to the end: G_t = r_t + discount_t * G_{t+1}, with `bootstrap` for the G after the last step.
+    """Sum rewards to the end: G_t = r_t + discount_t * G_{t+1}, with `bootstrap` as the G after the last step.
 
     Args:
         r_t: [T, ...] rewards.
         discount_t: [T, ...] discount that applies after r_t: gamma, or 0 where the episode ended there.
-        bootstrap: [...] value of what follows the last step.
+        bootstrap: [...] value after the last step.
 
     Returns:
         [T, ...] returns.
@@ -44,6 +44,27 @@ def discounted_returns(r_t: jax.Array, discount_t: jax.Array, bootstrap: jax.Arr
     return _recurrence(r_t.astype(dtype), discount_t.astype(dtype), last)
 
 
+def running_returns(r_t: jax.Array, over_t: jax.Array, before: jax.Array, gamma: float) -> tuple[jax.Array, jax.Array]:
+    """Sum rewards forwards: R_t = r_t + gamma * R_{t-1}, which starts again from 0 after the end of an episode.
+
+    Args:
+        r_t: [T, ...] rewards.
+        over_t: [T] true where an episode ended with r_t, however it ended.
+        before: [...] the sum before the first step; 0 where an episode begins there.
+        gamma: discount.
+
+    Returns:
+        The sum to carry on from, [...], and all sums, [T, ...].
+    """
+
+    def step(total: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reward, over = row
+        total = gamma * total + reward.astype(total.dtype)
+        return jnp.where(over, 0, total), total
+
+    return jax.lax.scan(step, before, (r_t, over_t))
+
+
 def generalised_advantage(
     rewards: jax.Array,
     values: jax.Array,
@@ -53,7 +74,7 @@ def generalised_advantage(
     gamma: float | jax.Array,
     lambda_: float | jax.Array,
 ) -> jax.Array:
-    """Estimate advantages by GAE(lambda) (Schulman et al., 2016), with truncation kept apart from termination.
+    """Estimate advantages by GAE(lambda) (Schulman et al., 2016), with truncation distinguished from termination.
 
     Args:
         rewards: [T, ...] r_t, earned by the step from observation t.
@@ -61,48 +82,48 @@ def generalised_advantage(
         next_values: [T, ...] v_t, the value of the observation that the step led to; at an episode's end that is the
             final observation, not the first one of the next episode.
         terminated: [T, ...] true where nothing follows: the bootstrap is zero.
-        truncated: [T, ...] true where the episode was cut: the bootstrap stays, the accumulation stops.
+        truncated: [T, ...] true where the episode was truncated: the bootstrap stays, the accumulation stops.
         gamma: discount.
         lambda_: how far estimates look ahead, from 0 (one step) to 1 (to the end).
 
     Returns:
         [T, ...] advantages; add `values` for the targets of a value function.
     """
-    goes_on = 1.0 - terminated.astype(values.dtype)
-    same_episode = goes_on * (1.0 - truncated.astype(values.dtype))
-    delta_t = rewards + gamma * goes_on * next_values - values
+    not_terminated = 1.0 - terminated.astype(values.dtype)
+    same_episode = not_terminated * (1.0 - truncated.astype(values.dtype))
+    delta_t = rewards + gamma * not_terminated * next_values - values
     return _recurrence(delta_t, gamma * lambda_ * same_episode, jnp.zeros_like(delta_t[0]))
 
 
 def returns_to_go(
     rewards: jax.Array, next_values: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float
 ) -> jax.Array:
-    """Sum rewards to the end of the episode or of the array, whichever is first, and what may follow there.
+    """Sum rewards to the end of the episode or of the array, whichever is first, and bootstrap there.
 
     Args:
         rewards: [T, ...] r_t.
         next_values: [T, ...] value of the observation that each step led to, before any autoreset.
         terminated: [T, ...] true where nothing follows.
-        truncated: [T, ...] true where the episode was cut: the value of its final observation stands for the rest.
+        truncated: [T, ...] true where the value of the final observation stands for the rest of the episode.
         gamma: discount.
 
     Returns:
         [T, ...] returns.
     """
-    goes_on = 1.0 - terminated.astype(next_values.dtype)
+    not_terminated = 1.0 - terminated.astype(next_values.dtype)
     last = (jnp.arange(rewards.shape[0]) == rewards.shape[0] - 1).reshape(-1, *[1] * (rewards.ndim - 1))
     ends = truncated.astype(bool) | last
-    x_t = rewards + gamma * goes_on * jnp.where(ends, next_values, 0)
-    return _recurrence(x_t, gamma * goes_on * jnp.where(ends, 0.0, 1.0), jnp.zeros_like(x_t[0]))
+    x_t = rewards + gamma * not_terminated * jnp.where(ends, next_values, 0)
+    return _recurrence(x_t, gamma * not_terminated * jnp.where(ends, 0.0, 1.0), jnp.zeros_like(x_t[0]))
 
 
 class VTrace(NamedTuple):
-    """What V-trace makes of an unroll, [T, ...] each."""
+    """Targets and advantages of an unroll, [T, ...] each."""
 
     target: jax.Array
-    """v_s: what the value function should say."""
+    """v_s: the target of the value function."""
     advantage: jax.Array
-    """rho_s (r_s + gamma v_{s+1} - V(x_s)): what weighs the policy's gradient."""
+    """rho_s (r_s + gamma v_{s+1} - V(x_s)): the weight of the policy gradient."""
 
 
 def v_trace(
@@ -117,46 +138,46 @@ def v_trace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
 ) -> VTrace:
-    """Correct returns for experience of another policy (Espeholt et al., 2018), truncation kept apart.
+    """Correct returns for experience of another policy (Espeholt et al., 2018), with truncation distinguished.
 
     v_s = V(x_s) + sum over t >= s of gamma^(t-s) (c_s ... c_{t-1}) delta_t, with
     delta_t = rho_t (r_t + gamma V(x_{t+1}) - V(x_t)), rho_t = min(rho_bar, ratio_t), c_t = lambda min(c_bar, ratio_t).
-    What follows the last step of an episode or of the unroll is worth `next_values` there, so v_{s+1} is too.
+    After the last step of an episode or of the unroll, `next_values` stands for v_{s+1}.
 
     Args:
-        log_ratios: [T, ...] log of the probability of each action, now over when it was played.
+        log_ratios: [T, ...] log-probability of each action by the present params, minus that when it was played.
         rewards: [T, ...] r_t, earned by the step from observation t.
         values: [T, ...] the value of the observation that the step started from.
         next_values: [T, ...] the value of the observation that the step led to, before any autoreset.
         terminated: [T, ...] true where nothing follows: the bootstrap is zero.
-        truncated: [T, ...] true where the episode was cut: the bootstrap stays, the accumulation stops.
+        truncated: [T, ...] true where the episode was truncated: the bootstrap stays, the accumulation stops.
         gamma: discount.
         lambda_: how far corrections look ahead, from 0 (one step) to 1 (to the end).
-        rho_bar: the most that a step's own error counts; decides which policy's value is the fixed point.
-        c_bar: the most that later errors count for earlier steps; decides how fast that is reached.
+        rho_bar: cap on the weight of a step's own error; decides which policy's value is the fixed point.
+        c_bar: cap on the weight of later errors for earlier steps; decides how fast the fixed point is reached.
 
     Returns:
         Targets and advantages. With ratios of 1 and lambda of 1 targets are n-step returns.
     """
     ratios = jnp.exp(log_ratios)
     rho_t, c_t = jnp.minimum(rho_bar, ratios), lambda_ * jnp.minimum(c_bar, ratios)
-    goes_on = 1.0 - terminated.astype(values.dtype)
-    same_episode = goes_on * (1.0 - truncated.astype(values.dtype))
-    delta_t = rho_t * (rewards + gamma * goes_on * next_values - values)
+    not_terminated = 1.0 - terminated.astype(values.dtype)
+    same_episode = not_terminated * (1.0 - truncated.astype(values.dtype))
+    delta_t = rho_t * (rewards + gamma * not_terminated * next_values - values)
     errors = _recurrence(delta_t, gamma * c_t * same_episode, jnp.zeros_like(delta_t[0]))
     target = values + errors
     following = jnp.concatenate([target[1:], next_values[-1:]])
     ahead = jnp.where(same_episode.astype(bool), following, next_values)
-    return VTrace(target, rho_t * (rewards + gamma * goes_on * ahead - values))
+    return VTrace(target, rho_t * (rewards + gamma * not_terminated * ahead - values))
 
 
 class NStep(NamedTuple):
-    """What n-step windows amount to; every field is [T, ...], one entry for each window's start."""
+    """Sums over n-step windows; every field is [T, ...], one entry for each window's start."""
 
     reward: jax.Array
     """Sum of gamma^k r over the window."""
     discount: jax.Array
-    """What the bootstrap is multiplied by: gamma^(length of the window), or 0 if the episode terminated inside."""
+    """Factor of the bootstrap: gamma^(length of the window), or 0 if the episode terminated inside."""
     last: jax.Array
     """int32 index of the window's last transition: its next observation is the one to bootstrap from."""
 

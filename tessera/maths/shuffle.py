@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 
 def _grid(n: int) -> tuple[int, int]:
-    """Find the nearest to square (a, b) with a <= b and a * b = n; if all are long, one with a * b just above n."""
+    """Find the squarest (a, b) with a <= b and a * b = n; if all are far from square, one with a * b just above n."""
     root = math.isqrt(n)
     for a in range(root, max(root // 2, 1) - 1, -1):
         if n % a == 0 and (a > 1 or n <= 2):
@@ -19,7 +19,7 @@ def _grid(n: int) -> tuple[int, int]:
 
 
 def _rounds(a: int) -> int:
-    """How many turns make neighbours forget each other: two turns leave a trace of about 1 / a; 2^-20 is left."""
+    """Rounds that decorrelate neighbours: two rounds leave a correlation of about 1 / a; the result leaves 2^-20."""
     return max(6, 2 * math.ceil(20 / math.log2(max(a, 2))))
 
 
@@ -33,10 +33,10 @@ def _mix(x: jax.Array) -> jax.Array:
 def permutation(key: jax.Array, n: int) -> jax.Array:
     """Permute range(n) at random: int32 [n]; `n` is static.
 
-    A Feistel network: with i = left * b + right, add a keyed hash of one half to the other, modulo its size, and so on
-    in turns. Each turn can be undone, so the whole is a bijection of range(a * b), whatever the hash. Where a * b > n,
-    whoever lands at n or above goes through the network again until it does not ("cycle walking"), which keeps it a
-    bijection of range(n).
+    A Feistel network: with i = left * b + right, add a keyed hash of one part to the other, modulo its size, and
+    alternate. Each round can be undone, so the network is a bijection of range(a * b), whatever the hash. Where
+    a * b > n, an element that lands at n or above goes through the network again until it lands below ("cycle
+    walking"), which gives a bijection of range(n).
     """
     if n <= 1:
         return jnp.zeros((n,), jnp.int32)
@@ -46,9 +46,9 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
 
     def network(i: jax.Array) -> jax.Array:
         left, right = i // jnp.uint32(b), i % jnp.uint32(b)
-        for turn in range(0, rounds, 2):
-            left = (left + _mix(right + words[turn]) % jnp.uint32(a)) % jnp.uint32(a)
-            right = (right + _mix(left + words[turn + 1]) % jnp.uint32(b)) % jnp.uint32(b)
+        for k in range(0, rounds, 2):
+            left = (left + _mix(right + words[k]) % jnp.uint32(a)) % jnp.uint32(a)
+            right = (right + _mix(left + words[k + 1]) % jnp.uint32(b)) % jnp.uint32(b)
         return left * jnp.uint32(b) + right
 
     image = network(jnp.arange(n, dtype=jnp.uint32))

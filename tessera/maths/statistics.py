@@ -1,7 +1,7 @@
 """Running means and variances that can be merged in any order (Chan et al., 1983).
 
-The second moment is kept as a mean of squares and merged by ratios of counts, not as a sum: a sum that grows for 1e9
-rows loses what is added to it in float32, and drifts away from its count.
+The second moment is kept as a mean of squares and merged by ratios of counts, not as a sum: in float32 a sum over 1e9
+rows loses small terms, and drifts away from its count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import jax.numpy as jnp
 
 
 class Moments(NamedTuple):
-    """What is known of a population; `mean` and `m2` have the shape of one element, `count` is one number."""
+    """Moments of a population; `mean` and `m2` have the shape of one element, `count` is one number."""
 
-    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which nobody calls
-    """How many elements were seen (or their weight), as a float."""
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which is never called
+    """Number of elements, or their weight, as a float."""
     mean: jax.Array
     m2: jax.Array
     """Second central moment: the mean of squared differences from the mean."""
 
 
 def no_moments(shape: tuple[int, ...] = (), dtype: jax.typing.DTypeLike = jnp.float32) -> Moments:
-    """Moments of nothing at all, for elements of `shape`."""
+    """Moments of an empty population, for elements of `shape`."""
     return Moments(jnp.zeros((), dtype), jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
@@ -54,18 +54,18 @@ def merge_all(stacked: Moments) -> Moments:
     """Moments of all populations along the leading axis together: count [k], mean and m2 [k, ...]."""
     count = jnp.sum(stacked.count, axis=0)
     ratio = _after(stacked.count / jnp.where(count > 0, count, 1), stacked.mean)
-    # Where there is no weight there may be anything, also nan, which a product with 0 would keep.
+    # Elements without weight may be nan, which a product with 0 would keep.
     mean = jnp.sum(jnp.where(ratio > 0, ratio * stacked.mean, 0), axis=0)
     spread = stacked.m2 + jnp.square(stacked.mean - mean)
     return Moments(count, mean, jnp.sum(jnp.where(ratio > 0, ratio * spread, 0), axis=0))
 
 
 def variance(moments: Moments) -> jax.Array:
-    """Variance of the population, [...]; 1 as long as nothing was seen."""
+    """Variance of the population, [...]; 1 if it is empty."""
     return jnp.where(_after(moments.count, moments.m2) > 0, moments.m2, 1)
 
 
 def normalise(x: jax.Array, moments: Moments, clip: float | None = 10.0, epsilon: float = 1e-8) -> jax.Array:
-    """Shift and scale x [..., *element] to mean 0 and variance 1, then hold it within +-`clip` (None: anywhere)."""
+    """Shift and scale x [..., *element] to mean 0 and variance 1, then clip it to +-`clip` unless that is None."""
     y = (x - moments.mean) * jax.lax.rsqrt(variance(moments) + epsilon)
     return y if clip is None else jnp.clip(y, -clip, clip)

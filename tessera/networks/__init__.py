@@ -1,4 +1,4 @@
-"""Networks (Flax): torsos that read observations, and heads that policies, values and action values are read off."""
+"""Networks (Flax): torsos that read observations, cores that remember, heads for distributions and values."""
 
 from tessera.networks.conv import Conv, ConvTorso, ResidualTorso
 from tessera.networks.deterministic import ActionCritic, Chooser, DeterministicActor, action_range

@@ -14,16 +14,16 @@ from tessera.networks.mlp import HIDDEN_GAIN, MLP, activation_named, dtypes
 
 
 def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolve by the compiler's own operation: [B, H, W, C], [k, k, C, F] -> [B, H', W', F], no padding."""
+    """Convolve by XLA's own operation: [B, H, W, C], [k, k, C, F] -> [B, H', W', F], no padding."""
     return jax.lax.conv_general_dilated(
         x.astype(kernel.dtype), kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
 def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Compute the same as `convolve_directly` as one matrix product over the patches that the kernel sees.
+    """Compute the same as `convolve_directly` by one matrix product over the patches under the kernel.
 
-    Where the stride divides the kernel, blocks of stride x stride pixels become channels first: then few wide slices
+    Where the stride divides the kernel, blocks of stride x stride pixels become channels first: then a few wide slices
     make the patches instead of many narrow ones.
     """
     k, channels, features = kernel.shape[0], kernel.shape[2], kernel.shape[3]
@@ -48,8 +48,8 @@ def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
 def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """Convolve without padding: [B, H, W, C] numbers or uint8, [k, k, C, F] -> [B, H', W', F].
 
-    Compiled for a CPU, the kernel's gradient is computed by patches: XLA's own runs on about one core. (Forward, and
-    for the input's gradient, its own is the faster.) Only reverse-mode differentiation is possible.
+    On a CPU the kernel's gradient is computed by patches, because XLA's own runs on about one core. For the forward
+    pass and the input's gradient XLA's own is faster. Only reverse-mode differentiation is possible.
     """
     return convolve_directly(x, kernel, stride)
 
@@ -83,11 +83,11 @@ class Conv(nn.Module):
     stride: int = 1
     precision: str = "f32"
     gain: float = HIDDEN_GAIN
-    """Of the orthogonal weights."""
+    """Gain of the orthogonal weights."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Convolve; uint8 images are divided by 255, by way of the kernel: small integers are exact in any dtype."""
+        """Convolve; for uint8 images the kernel is divided by 255, since small integers are exact in any dtype."""
         compute, param = dtypes(self.precision)
         shape = (self.kernel, self.kernel, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.orthogonal(self.gain), shape, param)
@@ -100,15 +100,15 @@ class Conv(nn.Module):
 
 
 class ImageTorso(nn.Module):
-    """Convolutions, which a subclass says, then fully connected layers: [..., H, W, C] -> [..., widths[-1]]."""
+    """Convolutions, which a subclass defines, then fully connected layers: [..., H, W, C] -> [..., widths[-1]]."""
 
     layers: tuple[Any, ...]
-    """What the convolutions are."""
+    """The convolutions; a subclass says in which form."""
     widths: tuple[int, ...]
     activation: str = "relu"
     precision: str = "f32"
     gain: float | None = HIDDEN_GAIN
-    """Of the fully connected layers; see `MLP`."""
+    """Gain of the fully connected layers; see `MLP`."""
     channels_first: bool = False
     """Whether images are [..., C, H, W]."""
 
@@ -120,7 +120,7 @@ class ImageTorso(nn.Module):
         return MLP(self.widths, self.activation, self.precision, self.gain)(x.reshape(*image.shape[:-3], -1))
 
     def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Read images [B, H, W, C]."""
+        """Apply the convolutions to images [B, H, W, C]."""
         raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ class ResidualTorso(ImageTorso):
 
         for features in self.layers:
             x = nn.max_pool(convolution(x, features), (3, 3), (2, 2), "SAME")
-            for _ in range(2):  # blocks begin as little more than what they are given, so that signals do not grow
+            for _ in range(2):  # blocks start close to the identity, so that signals do not grow
                 x = x + convolution(activation(convolution(activation(x), features)), features, gain=0.1)
         return activation(x)
 

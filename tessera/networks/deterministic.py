@@ -1,4 +1,4 @@
-"""Networks for continuous actions without a distribution: one that chooses the action, and one that values it."""
+"""Networks without a distribution: actors that compute an action, and critics that value it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tessera.networks.torsos import torso, torso_widths
 def action_range(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
     """The middle of an action's range and half its width, each of `shape`, float32.
 
-    Where a bound is missing (infinite, or float32's largest number) the range is two wide: -1 to 1 without any bound,
-    and with one bound the two next to it.
+    Where a bound is missing (infinite, or float32's largest number), the range has width 2: -1 to 1 without any bound,
+    else next to the one bound.
     """
     low, high = box(spec).bounds()
     no_low, no_high = (np.abs(bound) >= np.finfo(np.float32).max for bound in (low, high))
@@ -28,18 +28,18 @@ def action_range(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DeterministicActor(nn.Module):
-    """The action to take: tanh, spread over the range of actions."""
+    """A continuous action: tanh, scaled to the range of actions."""
 
     spec: Spec
     widths: tuple[int, ...] | None = None
-    """Of the fully connected layers; None: those usual for the torso."""
+    """Widths of the fully connected layers; None: the torso's usual ones."""
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     activation: str = "relu"
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Choose actions [..., *shape] within their range."""
+        """Compute actions [..., *shape] within their range."""
         spec, actions = self.spec, box(self.spec)
         features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
         out = dense(actions.size, None, spec.precision, name="action")(features).astype(output_dtype(spec.precision))
@@ -48,18 +48,18 @@ class DeterministicActor(nn.Module):
 
 
 class Chooser(nn.Module):
-    """What to do, of any kind of action and without drawing: the best rated choices, or a point in the range."""
+    """An action of any kind, without sampling: the choices with the highest ratings, or a point in the range."""
 
     spec: Spec
     widths: tuple[int, ...] | None = None
-    """Of the fully connected layers; None: those usual for the torso."""
+    """Widths of the fully connected layers; None: the torso's usual ones."""
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     activation: str = "tanh"
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Choose actions [..., *shape]."""
+        """Compute actions [..., *shape]."""
         spec = self.spec
         if isinstance(spec.actions, Box):
             return DeterministicActor(spec, self.widths, self.torso, self.activation, name="actor")(observation)
@@ -69,19 +69,19 @@ class Chooser(nn.Module):
 
 
 class ActionCritic(nn.Module):
-    """The value of an action, by one network or several that have nothing in common but their inputs.
+    """The value of an action, by one or several networks that share only their inputs.
 
-    A torso without fully connected layers reads the observation; the action, as a share of its range, joins before
-    those layers.
+    A torso without fully connected layers reads the observation; the action, scaled to -1 to 1, joins before those
+    layers.
     """
 
     spec: Spec
     widths: tuple[int, ...] | None = None
-    """Of the fully connected layers; None: those usual for the torso."""
+    """Widths of the fully connected layers; None: the torso's usual ones."""
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     critics: int = 1
-    """How many networks."""
+    """Number of networks."""
     activation: str = "relu"
 
     @nn.compact
@@ -91,18 +91,18 @@ class ActionCritic(nn.Module):
         widths = torso_widths(spec, self.torso, self.widths)
         middle, half = action_range(spec)
         batch = action.shape[: action.ndim - len(actions.shape)]
-        share = ((action - middle) / np.where(half > 0, half, 1)).reshape(*batch, actions.size)
+        scaled = ((action - middle) / np.where(half > 0, half, 1)).reshape(*batch, actions.size)
         values = []
         for k in range(self.critics):
-            seen = torso(spec, self.torso, (), self.activation, gain=None)(observation)
-            joined = jnp.concatenate([seen, share.astype(seen.dtype)], axis=-1)
+            features = torso(spec, self.torso, (), self.activation, gain=None)(observation)
+            joined = jnp.concatenate([features, scaled.astype(features.dtype)], axis=-1)
             hidden = MLP(widths, self.activation, spec.precision, gain=None, name=f"hidden_{k}")(joined)
             values.append(dense(1, None, spec.precision, name=f"value_{k}")(hidden))
         return jnp.concatenate(values, axis=-1).astype(output_dtype(spec.precision))
 
 
 def box(spec: Spec) -> Box:
-    """The range of actions; only continuous ones have it."""
+    """The actions as a Box; refuse others."""
     if not isinstance(spec.actions, Box):
         raise TesseraError(
             f"an action that is computed must be continuous (a Box), but this environment's actions are "

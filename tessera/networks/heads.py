@@ -1,4 +1,4 @@
-"""Whole networks: a torso and what is read off it. All take observations [..., *observation_shape]."""
+"""Whole networks: torsos with heads. All take observations [..., *observation_shape]."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from tessera.networks.torsos import torso, torso_name, torso_widths
 
 
 class ActorCritic(nn.Module):
-    """What to do, and how good things are; with cores, given what is remembered.
+    """A distribution over actions and a value, with or without recurrent cores.
 
-    `policy` and `value` can be had apart, with `module.apply(params, observation, method="policy")`, and neither
-    computes the other's heads. Without a core, `carry` is () and `first` is not read. Where policy and value see
-    different things, `observation` is a pair: what the policy sees, and what the value sees.
+    `module.apply(params, observation, method="policy")` computes only the policy's head, and "value" only the value's.
+    Without a core, `carry` is () and `first` is not read. Where policy and value have different inputs, `observation`
+    is a pair of them.
     """
 
     spec: Spec
     widths: tuple[int, ...] | None = None
-    """Of the fully connected layers; None: those usual for the torso."""
+    """Widths of the fully connected layers; None: the torso's usual ones."""
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     shared: bool | None = None
-    """Whether both read the same torso and core; None: they do for images, and have their own otherwise."""
+    """Whether policy and value share one torso and core; None: for images only."""
     activation: str | None = None
     """None: tanh for mlp, relu for images."""
     core: str = "none"
-    """Memory behind a torso: none, lstm or gru."""
+    """Recurrent core behind a torso: none, lstm or gru."""
     core_width: int | None = None
     """Numbers that a core remembers; None: 64 behind mlp, 256 behind images."""
 
     def setup(self) -> None:
         """Make the layers."""
-        chosen = torso_name(self.spec, self.torso)
-        self.policy_torso = torso(self.spec, chosen, self.widths, self.activation)
-        self.value_torso = None if self._shared else torso(self.spec, chosen, self.widths, self.activation)
-        remembers = self.core != "none"
+        name = torso_name(self.spec, self.torso)
+        self.policy_torso = torso(self.spec, name, self.widths, self.activation)
+        self.value_torso = None if self._shared else torso(self.spec, name, self.widths, self.activation)
+        recurrent = self.core != "none"
         width, precision = self._core_width, self.spec.precision
-        self.policy_core = Core(self.core, width, precision) if remembers else None
-        self.value_core = Core(self.core, width, precision) if remembers and not self._shared else None
+        self.policy_core = Core(self.core, width, precision) if recurrent else None
+        self.value_core = Core(self.core, width, precision) if recurrent and not self._shared else None
         actions = self.spec.actions
         size = actions.size if isinstance(actions, Box) else head_size(actions)
         self.policy_head = dense(size, 0.01, self.spec.precision)
@@ -66,12 +66,12 @@ class ActorCritic(nn.Module):
 
     @property
     def _towers(self) -> list[tuple[Any, Any]]:
-        """Torso and core of the policy, and those of the value where it has its own."""
+        """Torso and core of the policy, and those of the value unless they are shared."""
         both = [(self.policy_torso, self.policy_core), (self.value_torso, self.value_core)]
         return [tower for tower in both if tower[0] is not None]
 
     def empty(self) -> tuple[Carry, ...]:
-        """What is remembered of nothing, for one environment: one entry for each core."""
+        """State of the cores when an episode begins, for one environment: one entry for each core."""
         if self.core == "none":
             return ()
         return (empty_carry(self.core, self._core_width, self.spec.precision),) * (1 if self._shared else 2)
@@ -90,37 +90,37 @@ class ActorCritic(nn.Module):
     ) -> tuple[jax.Array, jax.Array, tuple[Carry, ...]]:
         """Compute the head output for `distributions.for_actions`, [..., head_size], the value, [...], and carries.
 
-        With cores the leading axis is time: observation [T, ...], carry before the first step, first [T, ...] true
-        where an episode begins; the carry after each step is given back, [T, ...].
+        With cores the leading axis is time: observation [T, ...], `carry` before the first step, `first` [T, ...] true
+        where an episode begins, and the carry after each step, [T, ...], as a result.
         """
         features, after = [], []
         for k, (reader, core) in enumerate(self._towers):
-            seen = reader(_seen(observation, k))
+            hidden = reader(_input(observation, k))
             if core is not None:
-                seen, carries = core.unroll(seen, carry[k], first, burn_in)
+                hidden, carries = core.unroll(hidden, carry[k], first, burn_in)
                 after.append(carries)
-            features.append(seen)
+            features.append(hidden)
         return self._policy(features[0]), self._value(features[-1]), tuple(after)
 
     def policy(
         self, observation: Any, carry: tuple[Carry, ...] = (), first: Any = None
     ) -> tuple[jax.Array, tuple[Carry, ...]]:
-        """Compute only the head output of one step, [..., head_size], and what is remembered after it."""
+        """Compute only the head output of one step, [..., head_size], and the carry after it."""
         if self.policy_core is None:
-            return self._policy(self.policy_torso(_seen(observation, 0))), carry
-        both = [core(reader(_seen(observation, k)), carry[k], first) for k, (reader, core) in enumerate(self._towers)]
+            return self._policy(self.policy_torso(_input(observation, 0))), carry
+        both = [core(reader(_input(observation, k)), carry[k], first) for k, (reader, core) in enumerate(self._towers)]
         return self._policy(both[0][0]), tuple(after for _, after in both)
 
     def value(self, observation: Any, carry: tuple[Carry, ...] = ()) -> jax.Array:
         """Compute only the value, [...], of an observation within an episode."""
         reader, core = self._towers[-1]
-        features = reader(_seen(observation, -1))
+        features = reader(_input(observation, -1))
         if core is not None:
             features, _ = core(features, carry[-1], jnp.zeros(features.shape[:-1], bool))
         return self._value(features)
 
 
-def _seen(observation: Any, tower: int) -> jax.Array:
+def _input(observation: Any, tower: int) -> jax.Array:
     return observation[tower] if isinstance(observation, tuple) else observation
 
 
@@ -129,11 +129,11 @@ class QNetwork(nn.Module):
 
     spec: Spec
     widths: tuple[int, ...] | None = None
-    """Of the fully connected layers; None: those usual for the torso."""
+    """Widths of the fully connected layers; None: the torso's usual ones."""
     torso: str = "auto"
     """"auto", or one of `TORSOS`."""
     dueling: bool = False
-    """Compute a value and advantages apart, each with a last hidden layer of its own (Wang et al., 2016)."""
+    """Separate heads for the value and the advantages, each with its own last hidden layer (Wang et al., 2016)."""
     activation: str = "relu"
 
     @nn.compact

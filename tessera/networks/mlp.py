@@ -31,7 +31,7 @@ def activation_named(name: str) -> Callable[[jax.Array], jax.Array]:
 
 
 def dtypes(precision: str) -> tuple[jnp.dtype, jnp.dtype]:
-    """In which dtypes a network of this precision computes and keeps its parameters."""
+    """The dtypes that a network of this precision computes in and keeps its params in."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     compute = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f64": jnp.float64}[precision]
@@ -39,12 +39,12 @@ def dtypes(precision: str) -> tuple[jnp.dtype, jnp.dtype]:
 
 
 def output_dtype(precision: str) -> jnp.dtype:
-    """In which dtype a network of this precision hands out its results: never bfloat16."""
+    """The dtype of the results of a network of this precision: never bfloat16."""
     return dtypes(precision)[1]
 
 
 def dense(width: int, gain: float | None, precision: str, name: str | None = None) -> nn.Module:
-    """Make one linear layer: orthogonal weights of this gain and zero biases; with None, see `SpreadDense`."""
+    """Make one linear layer: orthogonal weights of this gain and zero biases; if None, a `SpreadDense`."""
     compute, param = dtypes(precision)
     if gain is None:
         return SpreadDense(width, compute, param, name=name)
@@ -54,8 +54,8 @@ def dense(width: int, gain: float | None, precision: str, name: str | None = Non
 class SpreadDense(nn.Module):
     """A linear layer whose weights and biases start uniform within 1 / sqrt(inputs): [..., k] -> [..., width].
 
-    For action values. Without biases a network of relus is proportional to the length of its input, so where later
-    states are the longer ones (a pole that falls) it values them higher, bootstraps from that, and diverges.
+    For action values. Without biases a network of relus is proportional to the norm of its input. Where later states
+    have larger norms (a falling pole), it values them higher, bootstraps from that, and diverges.
     """
 
     width: int
@@ -85,9 +85,9 @@ class MLP(nn.Module):
     activation: str = "tanh"
     precision: str = "f32"
     gain: float | None = HIDDEN_GAIN
-    """Of the orthogonal weights; None: weights and biases spread uniformly."""
+    """Gain of the orthogonal weights; None: uniform weights and biases."""
     axes: int = 1
-    """How many axes one observation has; they are flattened. Axes before them are a batch."""
+    """Number of axes of one observation, which are flattened. Axes before them are a batch."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

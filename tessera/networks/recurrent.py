@@ -1,4 +1,4 @@
-"""Recurrent cores: what a network remembers from step to step, between its torso and its heads."""
+"""Recurrent cores, between a network's torso and its heads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tessera.networks.mlp import dense, dtypes, output_dtype
 CORES = ("none", "lstm", "gru")
 
 Carry = tuple[jax.Array, ...]
-"""What is remembered: (hidden, cell) of an LSTM, (hidden,) of a GRU, () of a network without a core."""
+"""State of a core: (hidden, cell) of an LSTM, (hidden,) of a GRU, () without a core."""
 
 _GATES = {"lstm": 4, "gru": 3}
 
 
 def empty_carry(kind: str, width: int, precision: str, batch: tuple[int, ...] = ()) -> Carry:
-    """What is remembered when an episode begins: zeros."""
+    """State of a core when an episode begins: zeros."""
     if kind not in CORES:
         raise unknown_name("core", kind, CORES)
     zeros = jnp.zeros((*batch, width), output_dtype(precision))
@@ -28,7 +28,7 @@ def empty_carry(kind: str, width: int, precision: str, batch: tuple[int, ...] = 
 
 
 class Core(nn.Module):
-    """An LSTM (Hochreiter & Schmidhuber, 1997) or a GRU (Cho et al., 2014) that forgets where episodes begin."""
+    """An LSTM (Hochreiter & Schmidhuber, 1997) or a GRU (Cho et al., 2014), reset where episodes begin."""
 
     kind: str
     width: int
@@ -45,9 +45,9 @@ class Core(nn.Module):
         return carry[0], carry
 
     def unroll(self, features: jax.Array, carry: Carry, first: jax.Array, burn_in: int = 0) -> tuple[jax.Array, Carry]:
-        """Take a sequence of steps, [T, ..., k] from `carry` before the first: hidden and carry after each, [T, ...].
+        """Take a sequence of steps, [T, ..., k], from `carry` before the first: hidden and carry after each, [T, ...].
 
-        No gradient flows through what is remembered of the first `burn_in` steps.
+        No gradient flows through the state after the first `burn_in` steps.
         """
         weights = self.recurrent.value()
 
@@ -87,7 +87,7 @@ class _Recurrent(nn.Module):
 
     @nn.compact
     def value(self) -> tuple[jax.Array, jax.Array]:
-        """Kernel [width, gates * width] and bias [gates * width]; an LSTM begins by remembering."""
+        """Kernel [width, gates * width] and bias [gates * width]; an LSTM's forget gate starts open."""
         compute, param = dtypes(self.precision)
 
         def blocks(key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A network for several agents: each acts on what it sees itself, and is valued by what all of them see."""
+"""A network for several agents: each acts on its own observation, and is valued by the observations of all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tessera.networks.heads import ActorCritic
 
 @dataclass(frozen=True)
 class TeamActorCritic:
-    """An `ActorCritic` for each agent, by the same calls; what it takes and gives has an axis of agents.
+    """An `ActorCritic` for each agent, with the same methods; inputs and outputs have an axis of agents.
 
-    Observations are [..., agents, *one agent's], heads [..., agents, head_size], values and `first` [..., agents] or,
-    where it is the same for all, [...]. Every agent is told which one it is.
+    Observations are [..., agents, *one agent's], heads [..., agents, head_size], values [..., agents]. `first` is
+    [...], as episodes begin for all agents at once. Every agent's inputs contain its number.
     """
 
     spec: Spec
@@ -30,38 +30,38 @@ class TeamActorCritic:
     separate: bool = False
     """Whether every agent has params of its own; else all have the same."""
     central: bool = True
-    """Whether values are of what all agents see together; else of what the agent sees itself."""
+    """Whether values read the observations of all agents; else each agent's own."""
     own: tuple[int, ...] | None = None
-    """Agents that it is for, who have params of their own; None: all. Observations are of all of them either way."""
+    """Agents that it has params for; None: all. Observations are always those of all agents."""
 
     @property
     def agents(self) -> tuple[int, ...]:
-        """Agents that it acts for and values."""
+        """Agents that it computes actions and values for."""
         return tuple(range(self.spec.agents)) if self.own is None else self.own
 
     @property
     def _one(self) -> ActorCritic:
-        """The network of one agent; its policy and its value read vectors, each of its own length."""
+        """The network of one agent; policy and value read vectors of different lengths."""
         spec = replace(self.spec, observation_shape=(1,), observation_dtype="float32", agents=0)
         return ActorCritic(spec, self.widths, "mlp", False, self.activation, self.core, self.core_width)
 
     def _inputs(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What each agent's policy reads, and what its value reads, [..., agents, k] each."""
+        """Inputs of each agent's policy, and of its value, [..., agents, k] each."""
         shape = self.spec.observation_shape
         batch = observation.shape[: observation.ndim - len(shape)]
         scale = 1.0 / 255.0 if observation.dtype == jnp.uint8 else 1.0
-        own = observation.reshape(*batch, self.spec.agents, -1) * scale
-        names = jnp.broadcast_to(jnp.eye(self.spec.agents, dtype=own.dtype), (*batch, *(self.spec.agents,) * 2))
-        everyone = own.reshape(*batch, 1, -1)
-        seen = jnp.broadcast_to(everyone, (*batch, self.spec.agents, everyone.shape[-1])) if self.central else own
-        policy, value = jnp.concatenate([own, names], -1), jnp.concatenate([seen, names], -1)
+        each = observation.reshape(*batch, self.spec.agents, -1) * scale
+        numbers = jnp.broadcast_to(jnp.eye(self.spec.agents, dtype=each.dtype), (*batch, *(self.spec.agents,) * 2))
+        joined = each.reshape(*batch, 1, -1)
+        central = jnp.broadcast_to(joined, (*batch, self.spec.agents, joined.shape[-1])) if self.central else each
+        policy, value = jnp.concatenate([each, numbers], -1), jnp.concatenate([central, numbers], -1)
         if self.own is None:
             return policy, value
-        mine = np.asarray(self.own)
-        return policy[..., mine, :], value[..., mine, :]
+        own = np.asarray(self.own)
+        return policy[..., own, :], value[..., own, :]
 
     def empty(self) -> Any:
-        """What is remembered of nothing, for one environment."""
+        """State of the cores when an episode begins, for one environment."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.agents), *x.shape)), self._one.empty())
 
     def init(self, key: jax.Array, observation: jax.Array, carry: Any = (), first: Any = None) -> Any:
@@ -70,10 +70,10 @@ class TeamActorCritic:
         if not self.separate:
             return one.init(key, *arguments)
         keys = jax.random.split(key, self.spec.agents)[np.asarray(self.agents)]
-        # one after the other: many orthogonal matrices at once were seen to block XLA's threads on two cores for good
-        mine = [jax.tree.map(partial(_agent, number=k), arguments) for k in range(len(keys))]
-        made = [one.init(key, *each) for key, each in zip(keys, mine, strict=True)]
-        return jax.tree.map(lambda *xs: jnp.stack(xs), *made)
+        # one after the other: making many orthogonal matrices at once has blocked XLA's threads on two cores forever
+        each = [jax.tree.map(partial(_agent, number=k), arguments) for k in range(len(keys))]
+        params = [one.init(key, *own) for key, own in zip(keys, each, strict=True)]
+        return jax.tree.map(lambda *xs: jnp.stack(xs), *params)
 
     def apply(
         self,
@@ -84,7 +84,7 @@ class TeamActorCritic:
         burn_in: int = 0,
         method: str | None = None,
     ) -> Any:
-        """Evaluate as `ActorCritic` does: everything, or with `method` only the "policy" or the "value" of a step."""
+        """Evaluate as `ActorCritic` does: all outputs, or with `method` only the "policy" or the "value" of a step."""
         arguments: tuple[Any, ...] = (self._inputs(observation), carry)
         if method != "value":
             arguments = (*arguments, self._each(first))
@@ -101,14 +101,14 @@ class TeamActorCritic:
         return jax.vmap(call, (0, *_axes(arguments)), _axes_out(out, method))(params, *arguments)
 
     def _each(self, first: Any) -> Any:
-        """Whether an episode begins, for each agent: for all of them at once."""
+        """Whether an episode begins, spread over the agents; None without a core."""
         if self.core == "none":
             return None
         return jnp.broadcast_to(first[..., None], (*first.shape, len(self.agents)))
 
 
 def _axes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Where the agents lie: before what one agent sees and remembers, and last where there is one flag for each."""
+    """The axis of agents in each argument: before one agent's inputs and carry, and last in flags."""
     flags = (None if arguments[2] is None else -1,) if len(arguments) > 2 else ()
     return (-2, -2 if jax.tree.leaves(arguments[1]) else None, *flags)
 

@@ -1,4 +1,4 @@
-"""Which network reads the observations."""
+"""The choice of the network that reads observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,), "resnet": (256,)}
 
 
 def channels_first(spec: Spec) -> bool:
-    """Whether observations are stacked frames [channels, height, width]; most images are the other way round."""
+    """Whether observations are stacked frames [channels, height, width]; in most images the channels are last."""
     shape = spec.observation_shape
     return len(shape) == 3 and spec.observation_dtype == "uint8" and shape[0] < min(shape[1:])
 
@@ -54,19 +54,19 @@ def torso(
     """Make the network that turns observations [..., *observation_shape] into features [..., widths[-1]].
 
     Args:
-        spec: what observations look like, and in which precision to compute.
+        spec: the shape of observations, and the precision to compute in.
         name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10), "resnet"
             (IMPALA's deep network) or "auto", by the observations' shape: one of the first three.
-        widths: of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small, (256,) for
-            resnet.
+        widths: widths of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small,
+            (256,) for resnet.
         activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
-        gain: how fully connected layers start; see `MLP`.
+        gain: gain of the fully connected layers; see `MLP`.
     """
-    chosen = torso_name(spec, name)
-    widths = torso_widths(spec, chosen, widths)
-    if chosen == "mlp":
+    name = torso_name(spec, name)
+    widths = torso_widths(spec, name, widths)
+    if name == "mlp":
         return MLP(widths, activation or "tanh", spec.precision, gain, len(spec.observation_shape))
     rest = (widths, activation or "relu", spec.precision, gain, channels_first(spec))
-    if chosen == "resnet":
+    if name == "resnet":
         return ResidualTorso(RESNET, *rest)
-    return ConvTorso(NATURE if chosen == "nature" else SMALL, *rest)
+    return ConvTorso(NATURE if name == "nature" else SMALL, *rest)

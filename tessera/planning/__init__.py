@@ -1,1 +1,1 @@
-"""From what the user asks for to a plan."""
+"""From the user's request to a plan."""

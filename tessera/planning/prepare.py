@@ -1,4 +1,4 @@
-"""From what the user asks for to a plan: the algorithm bound to its environment, the policy applied to both."""
+"""From the user's request to a plan: the algorithm bound to its environment, the policy applied to both."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tessera.planning.choose import choose_policy
 
 HOST_ENVS = 16
 """The most host environments where the user names no number."""
+PLAN_OPTIONS = ("envs", "groups", "lag", "precision", "engine", "mesh")
+"""Options of `prepare_plan`, which `tessera.train` takes too."""
 
 
 def prepare_plan(
@@ -33,14 +35,14 @@ def prepare_plan(
     engine: str | None = None,
     mesh: str | None = None,
 ) -> tuple[Algorithm, Environment, Plan]:
-    """Bind the algorithm to the environment and plan the run; everything that can be refused early is refused here."""
-    made = make_env(env, precision)
-    bound = algorithm.bind(made.spec)
+    """Bind the algorithm to the environment and plan the run; all that can be refused early is refused here."""
+    environment = make_env(env, precision)
+    bound = algorithm.bind(environment.spec)
     bound.check()
     available = jax.local_devices()
     reason = "named by the user"
     if policy is None:
-        policy, reason = choose_policy(is_device(made), len(available))
+        policy, reason = choose_policy(is_device(environment), len(available))
     chosen = policies.parse(policy) if isinstance(policy, str) else policy
     if mesh is not None:
         chosen = chosen.on_mesh(*read_mesh(mesh))
@@ -49,19 +51,20 @@ def prepare_plan(
     store = bound.store
     batch = getattr(store, "batch", None) if store.persistent else None
     needs = Needs(
-        bound.name, made.name, is_device(made), batch, store.prioritised, bound.absorbs, bound.apart, bound.together,
-        "" if bound.layerwise == "none" else bound.layerwise,
+        bound.name, environment.name, is_device(environment), batch, store.prioritised, bound.absorbs, bound.apart,
+        bound.together, "" if bound.layerwise == "none" else bound.layerwise,
     )  # fmt: skip
-    usual = bound.default_envs if is_device(made) else min(bound.default_envs, HOST_ENVS)
-    count = usual if envs is None else envs
-    platform = available[0].platform
-    places = {"platform": platform, "available": len(available)}
-    plan = make_plan(chosen, needs, count, groups=groups, reason=reason, engine=engine, **places)
-    return replace(bound, envs=count), made, plan
+    if envs is None:
+        envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)
+    plan = make_plan(
+        chosen, needs, envs, groups=groups, reason=reason, engine=engine, platform=available[0].platform,
+        available=len(available),
+    )  # fmt: skip
+    return replace(bound, envs=envs), environment, plan
 
 
 def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:
-    """How many updates `steps` environment steps make under a plan."""
+    """Updates that a run of `steps` environment steps makes under a plan."""
     s = algorithm.schedule
     played = Fraction(steps) - s.warmup * s.steps * plan.envs
     return max(1, math.ceil(played / (s.steps * plan.envs_per_update)))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
-from tessera.graph.files import SUFFIXES, load
 from tessera.graph.policy import Policy
+from tessera.graph.policy_files import SUFFIXES, load
 from tessera.support.imports import import_target
 
 Maker = Callable[..., Policy]
@@ -32,7 +32,7 @@ def maker(name: str) -> Maker:
 
 
 def get(name: str, **options: Any) -> Policy:
-    """Return a policy by name; options (numbers of replicas and the like) go to the policy file's `policy`."""
+    """Return a named policy; options, such as numbers of replicas, go to the function of its file."""
     function = maker(name)
     _check_names(name, function, options)
     return function(**options)
@@ -45,38 +45,38 @@ def parse(text: str) -> Policy:
     `py:module.attribute` (a Policy, or a function that makes one).
     """
     name, given = split(text)
-    made = find(name)
-    if isinstance(made, Policy):
+    target = find(name)
+    if isinstance(target, Policy):
         if given:
             raise TesseraError(f"policy {name!r} has no options, got {', '.join(given)}: leave them out")
-        return made
-    _check_names(name, made, given)
-    kinds = typing.get_type_hints(made)
-    values = {key: _convert(name, key, value, kinds.get(key, str)) for key, value in given.items()}
-    missing = [key for key, p in _parameters(made).items() if p.default is p.empty and key not in values]
+        return target
+    _check_names(name, target, given)
+    types = typing.get_type_hints(target)
+    values = {key: _convert(name, key, value, types.get(key, str)) for key, value in given.items()}
+    missing = [key for key, p in _parameters(target).items() if p.default is p.empty and key not in values]
     if missing:
         raise TesseraError(f"policy {name!r} needs {', '.join(f'{key}=…' for key in missing)}")
-    found = made(**values)
-    if not isinstance(found, Policy):
-        raise TesseraError(f"policy {name!r} gave {type(found).__name__} instead of a Policy")
-    return found
+    policy = target(**values)
+    if not isinstance(policy, Policy):
+        raise TesseraError(f"policy {name!r} gave {type(policy).__name__} instead of a Policy")
+    return policy
 
 
 def find(name: str) -> Policy | Maker:
-    """What a name, a file or `py:module.attribute` stands for: a policy, or the function that makes one."""
+    """The policy, or the function that makes one, of a name, a file or `py:module.attribute`."""
     if name.startswith("py:"):
-        found = import_target(name.removeprefix("py:"))
+        target = import_target(name.removeprefix("py:"))
     elif name.endswith(SUFFIXES) or "/" in name:
-        found = load(Path(name))
+        target = load(Path(name))
     else:
-        found = maker(name)
-    if not isinstance(found, Policy) and (isinstance(found, type) or not callable(found)):
+        target = maker(name)
+    if not isinstance(target, Policy) and (isinstance(target, type) or not callable(target)):
         raise TesseraError(f"{name!r} is neither a Policy nor a function that makes one")
-    return found
+    return target
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """Take `name:option=value,option=value` apart."""
+    """Split `name:option=value,option=value` into the name and its options."""
     prefix = "py:" if text.startswith("py:") else ""
     name, _, rest = text.removeprefix(prefix).partition(":")
     given: dict[str, str] = {}
@@ -91,12 +91,12 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def options(function: Maker) -> dict[str, Any]:
-    """A policy's options and their defaults."""
+    """The options of a policy and their defaults."""
     return {key: p.default for key, p in _parameters(function).items()}
 
 
 def _parameters(function: Maker) -> dict[str, inspect.Parameter]:
-    """What a function takes by name."""
+    """The parameters that a function takes by name."""
     loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return {key: p for key, p in inspect.signature(function).parameters.items() if p.kind not in loose}
 
@@ -104,16 +104,16 @@ def _parameters(function: Maker) -> dict[str, inspect.Parameter]:
 def _check_names(name: str, function: Maker, given: Mapping[str, Any]) -> None:
     known = options(function)
     if len(known) < len(inspect.signature(function).parameters):
-        return  # it takes whatever it is given
+        return  # it takes any option
     for key in given:
         if key not in known:
-            there = f"its options are {', '.join(known)}" if known else "it has no options"
-            raise TesseraError(f"{unknown_name(f'option of policy {name!r}:', key, known)} {there}")
+            choices = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise TesseraError(f"{unknown_name(f'option of policy {name!r}:', key, known)} {choices}")
 
 
-def _convert(name: str, key: str, value: str, wanted: Any) -> Any:
-    """Read a value by its option's type."""
-    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+def _convert(name: str, key: str, value: str, annotation: Any) -> Any:
+    """Read a value by the type of its option."""
+    kinds = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     for kind in kinds:
         if kind is type(None) and value.lower() in ("none", "null"):
             return None
@@ -127,5 +127,5 @@ def _convert(name: str, key: str, value: str, wanted: Any) -> Any:
         if kind is str:
             return value
     words = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-    told = " or ".join(words.get(kind, str(kind)) for kind in kinds)
-    raise TesseraError(f"policy {name!r}: option {key}={value} must be {told}")
+    expected = " or ".join(words.get(kind, str(kind)) for kind in kinds)
+    raise TesseraError(f"policy {name!r}: option {key}={value} must be {expected}")

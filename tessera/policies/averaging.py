@@ -1,10 +1,10 @@
-"""Every replica trains by itself; now and then all take the mean of their params."""
+"""Every replica trains alone; every few updates all of them average their params."""
 
 from tessera.graph.policy import Cut, Fragment, Policy
 
 
 def policy(workers: int = 2, every: int = 1, carries: str = "state") -> Policy:
-    """Params are averaged after `every` updates; `carries` state averages the optimiser's moments too."""
+    """Params are averaged every `every` updates; `carries` state averages the optimiser's moments too."""
     return Policy(
         name="averaging",
         fragments=(Fragment("env act store grad apply", replicas=workers),),

@@ -14,9 +14,9 @@ def policy(
 ) -> Policy:
     """Gradients are pushed and params pulled at every minibatch.
 
-    Under sync the server waits for all `workers` and applies their mean; under async each gradient by itself, unless it
-    is more than `lag` updates old. Under async a worker may `push` the mean of so many gradients at a time, and `pull`
-    params that the server sends after so many of them (DistBelief). Each worker may cut its wide layers over `model`
+    Under sync the server waits for all `workers` and applies the mean of their gradients. Under async it applies each
+    gradient alone, unless it is more than `lag` updates old; a worker sends the mean of every `push` gradients, and the
+    server sends params after every `pull` of them (DistBelief). Each worker may cut its wide layers over `model`
     devices.
     """
     bound = lag if mode == "async" else None

@@ -1,12 +1,12 @@
-"""No server: every replica sends its gradients, rounded, to all others, and applies what has come."""
+"""No server: every replica sends its gradients, compressed, to all others, and applies those that arrive."""
 
 from tessera.graph.policy import Cut, Fragment, Policy
 
 
 def policy(workers: int = 2, threshold: float = 0.0, lag: int | None = 1) -> Policy:
-    """Nobody gets ahead of the others by more than `lag` updates; lag 0 is lock-step, and equals an all-reduce.
+    """No replica is ahead of another by more than `lag` updates; lag 0 is lock-step, and equals an all-reduce.
 
-    With a `threshold` only elements whose accumulated gradient passes it are sent, as plus or minus the threshold.
+    With a `threshold`, only elements whose accumulated gradient exceeds it are sent, as plus or minus the threshold.
     """
     return Policy(
         name="decentralised",

@@ -1,4 +1,4 @@
-"""Actors fill replay stores of their own fragment; one learner draws from all of them."""
+"""Actors fill replay stores, which are a fragment of their own; one learner draws from all of them."""
 
 from tessera.graph.policy import Cut, Fragment, Policy
 
@@ -8,8 +8,8 @@ def policy(
 ) -> Policy:
     """Experience, samples, priorities and params all cross.
 
-    Under async actors never wait for the learner's params, which are sent every `publish` updates, and stores draw up
-    to `ahead` samples before the priorities of the first are back.
+    Under async, actors never wait for params, which the learner sends every `publish` updates, and stores draw up to
+    `ahead` samples before the priorities of the first return.
     """
     loose = {
         "experience": Cut("async"),

@@ -1,4 +1,4 @@
-"""Environments apart from agents: the shape for worlds that several agents share."""
+"""Environments apart from agents, for environments that several agents share."""
 
 from tessera.graph.policy import EACH_AGENT, Fragment, Policy
 
@@ -6,7 +6,7 @@ from tessera.graph.policy import EACH_AGENT, Fragment, Policy
 def policy(workers: int = 2, agents: int = EACH_AGENT) -> Policy:
     """`workers` replicas step environments; each of `agents` replicas acts and learns.
 
-    Where agents have params of their own there is one for each agent by default, which acts and learns for it alone.
+    Where agents have params of their own, the default is one replica for each agent.
     """
     return Policy(
         name="environments",

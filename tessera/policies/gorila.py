@@ -12,7 +12,7 @@ def policy(
     mode: str = "async",
     lag: int | None = None,
 ) -> Policy:
-    """Split: every role has its own fragments. Bundled: an actor, its replay and its learner share one."""
+    """Split: every role is a fragment of its own. Bundled: an actor, its replay and its learner share one."""
     split = (
         Fragment("env act", replicas=actors),
         Fragment("store", replicas=stores),

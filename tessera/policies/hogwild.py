@@ -1,10 +1,10 @@
-"""Every replica does everything on one memory of params, which all read and add to without locks."""
+"""Every replica holds all operators; params lie in one shared memory, which all read and add to without locks."""
 
 from tessera.graph.policy import Cut, Fragment, Policy
 
 
 def policy(workers: int = 2, carries: str = "params") -> Policy:
-    """What an update moved is added in place, element by element; `carries` state shares moments too."""
+    """Each update is added in place, element by element; `carries` state shares the optimiser's moments too."""
     return Policy(
         name="hogwild",
         fragments=(Fragment("env act store grad apply", replicas=workers),),

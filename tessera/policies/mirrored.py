@@ -1,4 +1,4 @@
-"""Experience is gathered by everyone, and everyone computes the same update: no params or gradients move."""
+"""Every replica gathers all experience and computes the same update: no params or gradients move."""
 
 from tessera.graph.policy import Cut, Fragment, Policy
 
@@ -9,6 +9,6 @@ def policy(workers: int = 2) -> Policy:
         name="mirrored",
         fragments=(Fragment("env act store grad apply", replicas=workers),),
         cuts={"experience": Cut(route="gather")},
-        summary="everyone learns the same from everyone's experience",
+        summary="every replica learns the same from all experience",
         mirrors="evolution strategies",
     )

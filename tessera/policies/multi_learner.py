@@ -1,4 +1,4 @@
-"""Everything in every replica; gradients are averaged over all of them, so that params stay the same everywhere."""
+"""All operators in every replica; gradients are averaged over all replicas, so that their params stay the same."""
 
 from tessera.graph.policy import Fragment, Policy
 

@@ -6,8 +6,8 @@ from tessera.graph.policy import Cut, Fragment, Policy
 def policy(actors: int = 2, learners: int = 2, mode: str = "sync", lag: int | None = None) -> Policy:
     """Each learner takes the unrolls of its own actors; gradients are all-reduced, so all have the same params.
 
-    `mode` is sync or async (learners take whatever has come, actors the newest params); `lag` is how many updates
-    behind actors are, or under async may be at most.
+    `mode` is sync or async (learners take experience as it arrives, actors the newest params); `lag` is by how many
+    updates actors lag behind, or under async may lag at most.
     """
     cuts = {"params": Cut(lag=lag)} if lag is not None else {}
     if mode != "sync":

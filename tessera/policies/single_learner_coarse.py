@@ -6,8 +6,9 @@ from tessera.graph.policy import Cut, Fragment, Policy
 def policy(actors: int = 2, mode: str = "sync", first: int = 0, lag: int | None = None) -> Policy:
     """Experience is gathered once per unroll, params are sent to all `actors` once per update.
 
-    `mode` is sync, async (the learner takes whatever has come, actors the newest params) or first (an update waits for
-    the first `first` actors only); `lag` is how many updates behind actors are, or under async may be at most.
+    `mode` is sync, async (the learner takes experience as it arrives, actors the newest params) or first (an update
+    waits for the first `first` actors only); `lag` is by how many updates actors lag behind, or under async may lag at
+    most.
     """
     cuts = {"params": Cut(lag=lag)} if lag is not None else {}
     if mode == "async":
@@ -16,7 +17,7 @@ def policy(actors: int = 2, mode: str = "sync", first: int = 0, lag: int | None 
         waited = first or max(1, actors - 1)
         cuts = {"experience": Cut("first", first=waited), "params": Cut("async", lag or 0)}
     elif mode != "sync":
-        cuts = {"experience": Cut(mode)}  # the policy says which modes there are
+        cuts = {"experience": Cut(mode)}  # Policy refuses it, and names the modes
     return Policy(
         name="single_learner_coarse",
         fragments=(Fragment("env act", replicas=actors), Fragment("store grad apply")),

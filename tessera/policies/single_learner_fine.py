@@ -6,7 +6,7 @@ from tessera.graph.policy import Cut, Fragment, Policy
 def policy(actors: int = 2, wait: float | None = None) -> Policy:
     """`actors` replicas step environments; timesteps and actions cross at every step.
 
-    With `wait` actions are chosen for whichever environments are ready, once the first has waited for so many seconds.
+    With `wait`, actions are chosen for the environments that are ready once the first has waited `wait` seconds.
     """
     return Policy(
         name="single_learner_fine",

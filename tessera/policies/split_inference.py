@@ -6,7 +6,7 @@ from tessera.graph.policy import Cut, Fragment, Policy
 def policy(workers: int = 2, inference: int = 1, learners: int = 1, wait: float | None = None) -> Policy:
     """`workers` step environments, `inference` replicas act, `learners` learn with an all-reduce of gradients.
 
-    With `wait` actions are chosen for whichever environments are ready, once the first has waited for so many seconds.
+    With `wait`, actions are chosen for the environments that are ready once the first has waited `wait` seconds.
     """
     return Policy(
         name="split_inference",

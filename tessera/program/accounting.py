@@ -1,4 +1,4 @@
-"""Accounts of episodes: what each environment has earned, and what ended within an unroll."""
+"""Accounts of episodes: the return of each environment so far, and the episodes that ended within an unroll."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tessera.envs.base import Timestep
 
 
 class Episode(NamedTuple):
-    """What each environment has earned since its episode began."""
+    """Return and length of each environment's episode so far."""
 
     total: Any
     length: Any
 
 
 class EpisodeStep(NamedTuple):
-    """One step as episodes see it."""
+    """One step of each environment: whether its episode ended, and its return and length by then."""
 
     done: Any
     total: Any
@@ -28,17 +28,17 @@ class EpisodeStep(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Episodes that ended within an unroll, and the steps that count; per environment, then over a replica's."""
+    """Episodes that ended within an unroll, and the steps that count: per environment, and in the end their sum."""
 
     episodes: Any
     return_sum: Any
     length_sum: Any
     steps: Any
-    """While an unroll is under way None where every step counts."""
+    """None during an unroll, if every step counts."""
 
 
 def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, EpisodeStep]:
-    """Add one step to the running episodes; `xp` is NumPy or jax.numpy. What agents earn counts as their mean."""
+    """Add one step to the running episodes; `xp` is NumPy or jax.numpy. Rewards of agents count as their mean."""
     counted = 1 if timestep.valid is None else timestep.valid
     done = timestep.terminated | timestep.truncated
     reward = timestep.reward if timestep.reward.ndim == done.ndim else timestep.reward.mean(-1)
@@ -49,26 +49,26 @@ def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, Epi
 
 
 def no_episode(timestep: Timestep, xp: Any) -> Episode:
-    """Nothing earned yet, for each environment."""
+    """An episode without any step, for each environment."""
     shape = timestep.terminated.shape
     return Episode(xp.zeros(shape, timestep.reward.dtype), xp.zeros(shape, xp.int32))
 
 
 def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:
-    """Nothing counted yet, for each environment."""
+    """A tally without any step, for each environment."""
     none = (episode.length * 0).astype(np.int32)
     return (Tally(none, none.astype(episode.total.dtype), none, none if masks else None),)
 
 
-def count(tally: Tally, played: EpisodeStep) -> tuple[Tally]:
+def count(tally: Tally, step: EpisodeStep) -> tuple[Tally]:
     """Count one step of each environment."""
-    xp = np if isinstance(played.done, np.ndarray) else jnp
+    xp = np if isinstance(step.done, np.ndarray) else jnp
     return (
         Tally(
-            tally.episodes + played.done,
-            tally.return_sum + xp.where(played.done, played.total, 0),
-            tally.length_sum + xp.where(played.done, played.length, 0),
-            None if played.valid is None else tally.steps + played.valid,
+            tally.episodes + step.done,
+            tally.return_sum + xp.where(step.done, step.total, 0),
+            tally.length_sum + xp.where(step.done, step.length, 0),
+            None if step.valid is None else tally.steps + step.valid,
         ),
     )
 

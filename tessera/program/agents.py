@@ -1,4 +1,4 @@
-"""Agents with params of their own, shared out to replicas: each has the same program, for its agents alone."""
+"""Agents with their own params, dealt to replicas: each replica runs the same program for its agents."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import jax
 import numpy as np
 
 from tessera.graph.plan import Plan
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 
 def own_training(training: Training, plan: Plan, fragment: int, number: int) -> Training:
-    """What one replica runs: the training itself, or that of its agents."""
+    """The training that a replica runs: of all agents, or of its own."""
     agents = plan.fragments[fragment].agents
     return replace(training, algorithm=training.algorithm.only(agents[number])) if agents else training
 
 
 def join_agents(values: list[Any], like: Any) -> Any:
-    """Put together what each replica has of its agents; `like` has all of them, and what has the same shape is common.
+    """Join the agents of all replicas into a tree like `like`; arrays of the same shape as there are common to all.
 
     Replicas have equally many agents, in order.
     """
@@ -32,7 +32,7 @@ def join_agents(values: list[Any], like: Any) -> Any:
 
 
 def cut_agents(value: Any, like: Any, number: int) -> Any:
-    """What replica `number` has of a value; `like` is such a part."""
+    """The part of a value that belongs to the agents of replica `number`; `like` is such a part."""
 
     def leaf(part: Any, whole: Any) -> Any:
         axis = _axis(whole, part)

@@ -1,4 +1,4 @@
-"""The fragment optimiser: every maximal traceable run of nodes becomes one compiled, donating function."""
+"""The fragment optimiser: every maximal traceable run of nodes becomes one compiled function with donated buffers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tessera.program.nodes import (
     SLOTS,
     TRACED,
     Collective,
+    Deferred,
     Every,
     Node,
     Op,
@@ -25,36 +26,35 @@ from tessera.program.nodes import (
     Repeat,
     Segment,
     Send,
+    Slots,
     effects,
 )
 from tessera.program.numpy_lowering.lowering import lowered
-from tessera.program.sharding import AXIS, laid_out, partition, placed
+from tessera.program.sharding import AXIS, keep_params_sharded, partition, with_sharded_inputs
 
 LARGE = 1 << 16
-"""Bytes from which on an array of a host environment is kept on the accelerator that acts on it."""
+"""Arrays of a host environment with at least as many bytes are kept on the accelerator that acts on them."""
 CHUNK = 1024
 """The most updates that one call of a compiled program runs."""
 
-Slots = dict[str, Any]
-SlotsPair = tuple[Slots, Slots]
-Body = Callable[[Slots, Any], SlotsPair]
-"""One iteration: carried slots and the index in; carried slots and what is stacked out."""
+Iteration = Callable[[Slots, Any], tuple[Slots, Slots]]
+"""One iteration of a loop: (carried slots, index) -> (carried slots, slots to stack)."""
 
 
 def compile_program(
     nodes: tuple[Node, ...], mesh: Mesh | None = None, wanted: frozenset[str] = frozenset()
 ) -> tuple[Node, ...]:
-    """Compile a fragment's program; with a mesh, each replica's groups are spread over its devices.
+    """Compile a fragment's program; with a mesh, the groups of a replica are spread over its devices.
 
-    What outlives it: persistent slots, reports, and the slots in `wanted`.
+    Persistent slots, reports and the slots in `wanted` outlive the program.
     """
-    return _compile(laid_out(nodes, mesh), wanted, mesh)
+    return _compile(keep_params_sharded(nodes, mesh), wanted, mesh)
 
 
 def _compile(
     nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None, loop: Repeat | None = None
 ) -> tuple[Node, ...]:
-    """Merge traceable neighbours; `needed` are slots that the program around these nodes reads, `loop` is over them."""
+    """Merge traceable neighbours; the program around them reads the slots `needed`, and `loop` repeats them."""
     runs = _runs(nodes)
     if len(runs) > 1:
         runs = [part for run in runs for part in _trim(run)]
@@ -77,16 +77,16 @@ def _compile(
 
 
 def _acted_upon(node: Op, nodes: tuple[Node, ...]) -> bool:
-    """Whether an accelerator beside a host environment acts on what that environment gives."""
+    """Whether a host environment's timesteps are acted on by an accelerator in the same fragment."""
     if node.kind != HOST or "timesteps" not in node.writes or jax.default_backend() == "cpu":
         return False
     return any(isinstance(n, Op) and n.operator == "act" and "timesteps" in n.reads for n in nodes)
 
 
 def on_device(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """Let what a function gives lie on the device, where it is large: it is acted upon, stacked and learned from there.
+    """Move a function's large results to the device, where they are acted on, stacked and learned from.
 
-    An array that is there twice (a timestep's observation, and what the step led to) is copied once.
+    An array that occurs twice (as a timestep's observation and as its final observation) is copied once.
     """
 
     def call(*arguments: Any) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ def _runs(nodes: tuple[Node, ...]) -> list[list[Node]]:
 
 
 def _trim(run: list[Node]) -> list[list[Node]]:
-    """Leave wiring at either end of a run to Python: values that only pass through stay where they are."""
+    """Leave wiring at both ends of a run to Python, so that values that only pass through are not copied."""
     work = [k for k, node in enumerate(run) if _worth_compiling(node)]
     if not work:
         return [run]
@@ -136,7 +136,7 @@ def _traceable(node: Node) -> bool:
 
 
 def _worth_compiling(node: Node) -> bool:
-    """Whether there is anything to compute: wiring alone stays plain Python."""
+    """Whether a node computes anything; wiring alone stays plain Python."""
     if isinstance(node, Repeat):
         return any(_worth_compiling(n) for n in node.body)
     return isinstance(node, Collective) or (isinstance(node, Op) and node.kind == TRACED)
@@ -160,47 +160,50 @@ def _segment(
 ) -> Segment:
     reads, writes = effects(nodes)
     kept = sorted(w for w in writes if w in others or w in REPORTS or (w in SLOTS and SLOTS[w].persistent))
-    # what loops write and never read goes through them all the same, since a loop may not run at all
+    # a persistent slot that only loops write is an input too, since a loop may have no iterations
     firm = effects([n for n in nodes if not isinstance(n, Repeat)])[1]
     donated = tuple(w for w in kept if w in reads or (w in SLOTS and SLOTS[w].persistent and w not in firm))
     plain = tuple(sorted(reads - set(donated)))
-
     fresh = [w for w in kept if w not in donated]
 
-    def run(gone: Slots, seen: Slots) -> SlotsPair:
-        # What is replaced comes first and in the order in which it was given, so that each buffer comes back as itself.
-        # Buffers are matched by shape alone, and with three of one shape (params and Adam's moments) handed round in a
-        # ring a GPU compiler was seen to overwrite one before it was copied on.
-        slots = trace(nodes, {**seen, **gone}, frozenset(kept))
+    def run(replaced: Slots, read: Slots) -> tuple[Slots, Slots]:
+        # Replaced slots come out first and in the order of the inputs, so that each is written to its own buffer. XLA
+        # matches buffers by shape alone. With three of one shape (params and Adam's moments) in another order, a GPU
+        # compiler was seen to overwrite one of them before it was copied.
+        slots = trace(nodes, {**read, **replaced}, frozenset(kept))
         return {s: slots[s] for s in donated}, {s: _reported(s, slots[s]) for s in fresh}
 
-    function: Callable[..., SlotsPair] = run
+    function: Callable[..., tuple[Slots, Slots]] = run
     if mesh is not None:
         function = _spread(run, donated, plain, fresh, mesh)
-    # what lies in groups is on its way to environments or trajectories; views that Python passes on stay put
+    # slots in groups go to environments or trajectories; views that Python only passes on stay on the device
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
-    compiled = placed(jax.jit(function, donate_argnums=0), mesh)
-    both = lowered(compiled, nodes, fetched, loop) if mesh is None else None
-    if both is None:
+    compiled = with_sharded_inputs(jax.jit(function, donate_argnums=0), mesh)
+    in_numpy = lowered(compiled, nodes, fetched, loop) if mesh is None else None
+    if in_numpy is None:
         return Segment(nodes, compiled, plain, donated, fetched)
-    return Segment(nodes, both, plain, donated, lowered=both)
+    return Segment(nodes, in_numpy, plain, donated, lowered=in_numpy)
 
 
 def _reported(slot: str, value: Any) -> Any:
-    """Give reports an axis over devices, so that each device's own comes out."""
+    """Give reports an axis over devices, so that the report of each device is kept."""
     return jax.tree.map(lambda x: x[None], value) if slot in REPORTS else value
 
 
 def _spread(
-    run: Callable[..., SlotsPair], donated: tuple[str, ...], plain: tuple[str, ...], fresh: list[str], mesh: Mesh
-) -> Callable[..., SlotsPair]:
+    run: Callable[..., tuple[Slots, Slots]],
+    donated: tuple[str, ...],
+    plain: tuple[str, ...],
+    fresh: list[str],
+    mesh: Mesh,
+) -> Callable[..., tuple[Slots, Slots]]:
     inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
     outputs = (inputs[0], {s: partition(s) for s in fresh})
     return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, axis_names={AXIS}, check_vma=False)
 
 
 def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozenset()) -> Slots:
-    """Run nodes on traced values; `live` are slots that are wanted afterwards."""
+    """Run nodes on traced values; `live` are slots that are read afterwards."""
     for i, node in enumerate(nodes):
         match node:
             case Op():
@@ -211,7 +214,7 @@ def trace(nodes: tuple[Node, ...], slots: Slots, live: frozenset[str] = frozense
             case Repeat():
                 wanted = live | effects(nodes[i + 1 :])[0]
                 (_loop if node.count is None else _scan)(node, slots, frozenset(wanted))
-            case Send() | Recv() | Segment() | Every():
+            case Send() | Recv() | Segment() | Every() | Deferred():
                 raise TypeError(f"cannot be traced: {node}")
     return slots
 
@@ -227,45 +230,47 @@ def _carried(node: Repeat, slots: Slots, live: frozenset[str]) -> list[str]:
     return sorted(w for w in writes if w in slots and (w in reads or w in live) and w not in node.stacks)
 
 
-def _body(node: Repeat, slots: Slots, carried: list[str]) -> Body:
+def _iteration(node: Repeat, slots: Slots, carried: list[str]) -> Iteration:
     wanted = frozenset(carried) | set(node.stacks)
 
-    def body(carry: Slots, step: Any) -> tuple[Slots, Slots]:
+    def iteration(carry: Slots, step: Any) -> tuple[Slots, Slots]:
         inner = trace(node.body, {**slots, **carry, node.index: step}, wanted)
         return {s: inner[s] for s in carried}, {out: inner[s] for s, out in node.stacks.items() if s in inner}
 
-    return body
+    return iteration
 
 
 def _scan(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
     carried = _carried(node, slots, live)
-    body = _body(node, slots, carried)
+    iteration = _iteration(node, slots, carried)
     carry = {s: slots[s] for s in carried}
     steps = jnp.arange(node.count, dtype=jnp.int32)
     if node.count == 1:
-        carry, ys = body(carry, jnp.int32(0))
+        carry, ys = iteration(carry, jnp.int32(0))
         ys = {s: jax.tree.map(lambda x, s=s: jnp.expand_dims(x, SLOTS[s].stack), y) for s, y in ys.items()}
     elif any(SLOTS[out].stack for out in node.stacks.values()):
-        iteration, stacks = _stacks(body, carry, node.count or 0)
-        carry, ys = jax.lax.scan(lambda both, step: (iteration(step, both), None), (carry, stacks), steps)[0]
+        write_in_place, stacks = _in_place(iteration, carry, node.count or 0)
+        carry, ys = jax.lax.scan(lambda both, step: (write_in_place(step, both), None), (carry, stacks), steps)[0]
     else:
-        carry, ys = jax.lax.scan(body, carry, steps)
+        carry, ys = jax.lax.scan(iteration, carry, steps)
     slots.update(carry)
     slots.update(ys)
 
 
-def _stacks(body: Body, carry: Slots, count: int) -> tuple[Callable[[Any, SlotsPair], SlotsPair], Slots]:
-    """Make a body that writes each iteration's values in place, on any axis, and the empty stacks it writes to."""
-    _, shapes = jax.eval_shape(body, carry, jnp.int32(0))
+def _in_place(
+    iteration: Iteration, carry: Slots, count: int
+) -> tuple[Callable[[Any, tuple[Slots, Slots]], tuple[Slots, Slots]], Slots]:
+    """Make an iteration that writes its values into stacks, on any axis, and the empty stacks."""
+    _, shapes = jax.eval_shape(iteration, carry, jnp.int32(0))
 
     def empty(x: Any, axis: int) -> jax.Array:
         return jnp.zeros((*x.shape[:axis], count, *x.shape[axis:]), x.dtype)
 
-    def iteration(step: Any, both: SlotsPair) -> SlotsPair:
-        carry, ys = body(both[0], step)
+    def write_in_place(step: Any, both: tuple[Slots, Slots]) -> tuple[Slots, Slots]:
+        carry, ys = iteration(both[0], step)
         return carry, {s: jax.tree.map(partial(_write, step=step, axis=SLOTS[s].stack), both[1][s], ys[s]) for s in ys}
 
-    return iteration, {s: jax.tree.map(partial(empty, axis=SLOTS[s].stack), shape) for s, shape in shapes.items()}
+    return write_in_place, {s: jax.tree.map(partial(empty, axis=SLOTS[s].stack), shape) for s, shape in shapes.items()}
 
 
 def _write(stack: jax.Array, value: jax.Array, step: Any, axis: int) -> jax.Array:
@@ -273,11 +278,11 @@ def _write(stack: jax.Array, value: jax.Array, step: Any, axis: int) -> jax.Arra
 
 
 def _loop(node: Repeat, slots: Slots, live: frozenset[str]) -> None:
-    """A loop of any number of iterations up to CHUNK: one program for all, and stopping anywhere changes no bit."""
+    """A loop of up to CHUNK iterations: one program for any number, so cutting a run into chunks changes no bit."""
     carried = _carried(node, slots, live)
-    body = _body(node, slots, carried)
+    iteration = _iteration(node, slots, carried)
     carry = {s: slots[s] for s in carried}
-    iteration, stacks = _stacks(body, carry, CHUNK)
-    carry, stacks = jax.lax.fori_loop(0, slots["count"], iteration, (carry, stacks))
+    write_in_place, stacks = _in_place(iteration, carry, CHUNK)
+    carry, stacks = jax.lax.fori_loop(0, slots["count"], write_in_place, (carry, stacks))
     slots.update(carry)
     slots.update(stacks)

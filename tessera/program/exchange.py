@@ -1,4 +1,4 @@
-"""What replicas with params of their own give each other: whole gradients, flat ranges of params, joined updates."""
+"""What replicas with params of their own exchange: single gradients, flat ranges of params, joint updates."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from tessera.stores.base import NOWHERE, Sample
 
 
 class SoloGradient(NamedTuple):
-    """A gradient that is applied by itself: its norm is known where it is made, whoever applies which part of it."""
+    """A gradient that is applied alone, not in a mean: it brings its norm, which no single shard could compute."""
 
     values: Any
     squares: jax.Array
     summary: Any = ()
-    """The summary of the draw that it belongs to, where it is absorbed."""
+    """The summary of its draw, where the algorithm absorbs it."""
 
 
 class Tensors(NamedTuple):
-    """Which tensor each element of a flat range belongs to."""
+    """The tensor that each element of a flat range belongs to."""
 
     ids: Any
-    """int32 [elements]; for padding the number of tensors."""
+    """int32 [elements]; padding has the number of tensors."""
     names: Any
-    """Zeros [tensors]: tells how many there are."""
+    """Zeros [tensors]: only their number matters."""
 
 
 def no_priorities(groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Priorities for no row at all."""
+    """Priorities that belong to no row."""
     return np.full((groups, rows), NOWHERE, np.int32), np.zeros((groups, rows), np.float32)
 
 
-def instead(sample: Sample, groups: int) -> Sample:
-    """So many groups out of another store's sample; priorities for them go nowhere."""
-    there = len(jax.tree.leaves(sample.rows if sample.index is None else sample.index)[0])
-    picked = jax.tree.map(lambda x: x[np.arange(groups) % there], sample)
+def substitute_groups(sample: Sample, groups: int) -> Sample:
+    """Make up a sample of `groups` groups from another store's sample; its priorities go nowhere."""
+    held = len(jax.tree.leaves(sample.rows if sample.index is None else sample.index)[0])
+    picked = jax.tree.map(lambda x: x[np.arange(groups) % held], sample)
     return picked if picked.index is None else picked._replace(index=no_priorities(*picked.index.shape)[0])
 
 
-def values_of(gradients: Any) -> Any:
-    """The gradients themselves."""
+def gradient_values(gradients: Any) -> Any:
+    """The gradients, without what a `SoloGradient` brings along."""
     return gradients.values if isinstance(gradients, SoloGradient) else gradients
 
 
-def carried(state: State, carries: str, target: bool = False) -> dict[str, Any]:
-    """What peers exchange of a state: every real number of it, and the clock.
+def exchanged_parts(state: State, carries: str, target: bool = False) -> dict[str, Any]:
+    """The parts of a state that peers exchange: all real numbers in it, and the clock.
 
-    A slow copy of the params is averaged with them, but never added to: each peer would add the whole step.
+    The target network is averaged with the params, but no peer adds to it: each would add the whole step.
     """
     parts = {"params": state.params, "statistics": state.statistics, "applies": state.clock.applies}
     if target:
@@ -63,18 +63,18 @@ def carried(state: State, carries: str, target: bool = False) -> dict[str, Any]:
     return parts
 
 
-def difference(state: State, base: dict[str, Any], carries: str) -> dict[str, Any]:
-    """By how much a state moved since `base` was carried from it."""
-    return jax.tree.map(jnp.subtract, carried(state, carries), base)
+def change_since(state: State, base: dict[str, Any], carries: str) -> dict[str, Any]:
+    """By how much a state moved since its exchanged parts were `base`."""
+    return jax.tree.map(jnp.subtract, exchanged_parts(state, carries), base)
 
 
-def adopted(state: State, updates: dict[str, Any], carries: str) -> State:
-    """The state with what peers made together in it; whole numbers of the optimiser stay its own."""
+def adopt_updates(state: State, updates: dict[str, Any], carries: str) -> State:
+    """The state with the peers' joint updates; it keeps the integers of its optimiser."""
     optimizer = state.optimizer
     if carries == "state":
         leaves, structure = jax.tree.flatten(state.optimizer)
-        given = iter(updates["optimizer"])
-        leaves = [next(given) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in leaves]
+        updated = iter(updates["optimizer"])
+        leaves = [next(updated) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in leaves]
         optimizer = jax.tree.unflatten(structure, leaves)
     applies = jnp.asarray(updates["applies"], jnp.int32)
     return state._replace(
@@ -88,10 +88,10 @@ def adopted(state: State, updates: dict[str, Any], carries: str) -> State:
 
 @dataclass(frozen=True)
 class Shards:
-    """Flat ranges of equal size over the params' elements, in the order of their leaves; the last is padded."""
+    """Flat ranges of equal size over the elements of the params, in the order of the leaves; the last is padded."""
 
     template: Any
-    """A tree like the params; only shapes and dtypes matter."""
+    """A tree like the params, of which only shapes and dtypes matter."""
     count: int
 
     @property
@@ -105,7 +105,7 @@ class Shards:
         return -(-self.total // self.count)
 
     def part(self, tree: Any, shard: int) -> np.ndarray:
-        """Elements of one shard, from a tree like the template on the host."""
+        """Elements of one shard, from a tree like the template, on the host."""
         begin, end = shard * self.size, (shard + 1) * self.size
         pieces, offset = [], 0
         for leaf in jax.tree.leaves(tree):
@@ -113,11 +113,11 @@ class Shards:
             if a < b:
                 pieces.append(np.asarray(leaf).reshape(-1)[a:b])
             offset += math.prod(leaf.shape)
-        found = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
-        return np.pad(found, (0, self.size - len(found)))
+        elements = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        return np.pad(elements, (0, self.size - len(elements)))
 
     def traced_part(self, tree: Any, shard: int) -> jax.Array:
-        """The same for traced values."""
+        """Elements of one shard, from a traced tree."""
         flat = jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(tree)])
         return jnp.pad(flat, (0, self.size * self.count - self.total))[shard * self.size : (shard + 1) * self.size]
 
@@ -130,20 +130,20 @@ class Shards:
         return jax.tree.unflatten(structure, cut)
 
     def tensors(self, shard: int) -> Tensors:
-        """Which tensor each element of a shard belongs to."""
+        """The tensor that each element of a shard belongs to."""
         sizes = [math.prod(x.shape) for x in jax.tree.leaves(self.template)]
         ids = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         ids = np.pad(ids, (0, self.size * self.count - self.total), constant_values=len(sizes))
         return Tensors(ids[shard * self.size : (shard + 1) * self.size], np.zeros(len(sizes), np.int8))
 
     def join(self, parts: list[Any], like: Any) -> Any:
-        """Join values of all shards that hold ranges in the places of params (states, views), into one like `like`."""
+        """Join the shards' states or views, which have flat ranges in the place of params, into one like `like`."""
         first, *rest = parts
 
-        def leaf(whole: Any, mine: Any, *others: Any) -> Any:
-            if self._like_params(whole) and np.shape(mine) == (self.size,):
-                return self.whole([mine, *others])
-            return mine
+        def leaf(whole: Any, part: Any, *others: Any) -> Any:
+            if self._like_params(whole) and np.shape(part) == (self.size,):
+                return self.whole([part, *others])
+            return part
 
         return _map_at(leaf, like, first, *rest)
 
@@ -152,10 +152,10 @@ class Shards:
         return structure == jax.tree.structure(self.template)
 
     def split(self, value: Any, shard: int, like: Any) -> Any:
-        """One shard's part of a state that holds whole params; `like` is such a part."""
+        """One shard's part of a state with whole params; `like` is such a part."""
 
-        def leaf(mine: Any, whole: Any) -> Any:
-            if self._like_params(whole) and np.shape(mine) == (self.size,):
+        def leaf(part: Any, whole: Any) -> Any:
+            if self._like_params(whole) and np.shape(part) == (self.size,):
                 return self.part(whole, shard)
             return whole
 
@@ -163,7 +163,7 @@ class Shards:
 
 
 def _map_at(function: Any, whole: Any, first: Any, *rest: Any) -> Any:
-    """Map over leaves of `first`, giving the part of `whole` that stands in the same place."""
+    """Map over the leaves of `first`, each with the subtree of `whole` in the same place."""
     leaves = jax.tree.leaves(first)
     structure: Any = jax.tree.structure(first)
     places = structure.flatten_up_to(whole)

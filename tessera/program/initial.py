@@ -1,4 +1,4 @@
-"""The slots that a fragment's replica begins with: derived from the seed and its groups, never sent."""
+"""The slots that a replica starts with: derived from the seed and its groups, never sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tessera.program.exchange import shards_of
 from tessera.program.keys import derive, root_key
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.sharding import shardings
-from tessera.program.training import Training, acting, over_envs, published
+from tessera.program.training_program import Training, acting, over_envs, published
 
 
 def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:
@@ -43,7 +43,7 @@ def initial_slots(
 
 
 def initial_shapes(training: Training, plan: Plan, index: int, replica: int) -> dict[str, Any]:
-    """Shapes and dtypes of a replica's first slots, without making them; host environments are left out."""
+    """Shapes and dtypes of a replica's first slots, without those of host environments."""
     make, learned, ids = _maker(training, plan, index, replica)
     root = jax.random.key(0)
     state = jax.eval_shape(lambda key: initial_state(training.algorithm, key, 1), root)
@@ -53,7 +53,7 @@ def initial_shapes(training: Training, plan: Plan, index: int, replica: int) -> 
 def _maker(
     training: Training, plan: Plan, index: int, replica: int
 ) -> tuple[Callable[..., dict[str, Any]], np.ndarray, np.ndarray]:
-    """Give the traceable function that makes a replica's slots, and the groups and environments it holds."""
+    """The traceable function that makes a replica's slots, and the groups and environments that the replica holds."""
     algorithm, env = training.algorithm, training.env
     placed = plan.fragments[index]
     operators = placed.operators
@@ -63,7 +63,7 @@ def _maker(
     ids = groups[:, None] * size + np.arange(size, dtype=np.int32)
 
     def make(root: jax.Array, group_ids: Any, ids: Any, state: State) -> dict[str, Any]:
-        state = jax.tree.map(jnp.copy, state)  # buffers of its own, since programs reuse what they are given
+        state = jax.tree.map(jnp.copy, state)  # its own buffers, since programs reuse those that they are given
         slots = {"root": root, "group_ids": group_ids, "ids": ids}
         clocks = {"env": "env_clock", "act": "act_clock", "store": "store_clock", "grad": "grad_clock"}
         slots |= {clock: jnp.int32(0) for operator, clock in clocks.items() if operator in operators}
@@ -84,8 +84,8 @@ def _maker(
             slots |= {"state": state, "tensors": ()}
             if placed.sharded:
                 shards = shards_of(algorithm, placed.replicas)
-                mine = algorithm.start(shards.traced_part(state.params, replica))
-                slots |= {"state": mine._replace(clock=state.clock), "tensors": shards.tensors(replica)}
+                part = algorithm.start(shards.traced_part(state.params, replica))
+                slots |= {"state": part._replace(clock=state.clock), "tensors": shards.tensors(replica)}
             if training.every > 1:
                 slots["update_clock"] = jnp.int32(0)
         elif "grad" in operators:
@@ -96,7 +96,7 @@ def _maker(
 
 
 def _starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
-    """A compiled function that makes the state: the most of what there is to compile, and the same for all replicas."""
+    """A compiled function that makes the state. It takes most of the compile time, and all replicas share it."""
     try:
         return _compiled_starter(algorithm, mesh)
     except TypeError:  # a field of the algorithm cannot be hashed
@@ -117,12 +117,12 @@ def _shardings(make: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], 
 
 
 def clocks_at(training: Training, update: int) -> dict[str, np.int32]:
-    """What every operator's clock shows when `update` updates are over."""
+    """The clocks of all operators after `update` updates."""
     s = training.algorithm.schedule
-    played = (s.warmup + update) * s.steps
+    steps = (s.warmup + update) * s.steps
     clocks = {
-        "env_clock": played,
-        "act_clock": played,
+        "env_clock": steps,
+        "act_clock": steps,
         "store_clock": update * s.draws,
         "grad_clock": update * s.applies,
     }
@@ -142,14 +142,14 @@ def timestep_shape(env: Environment) -> Timestep:
 
 
 def drops_out(env: Environment) -> bool:
-    """Whether agents may drop out before an episode ends."""
+    """Whether agents may drop out before their episode ends."""
     if isinstance(env, HostEnvironment):
         return env.mortal
     return jax.eval_shape(lambda key: env.alive(env.reset(key)[0]), jax.random.key(0)) is not None
 
 
 def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
-    """Shapes and dtypes of what one environment's unroll becomes, [T, ...]."""
+    """Shapes and dtypes of the experience from one environment's unroll, [T, ...]."""
 
     def play(key: jax.Array, timestep: Timestep) -> Any:
         view = acting(published(initial_state(algorithm, key, 1)))

@@ -1,4 +1,4 @@
-"""Randomness keyed by what, never by where: (seed, purpose, clock, global index)."""
+"""Random keys from (seed, purpose, clock, global index), and never from the place where they are used."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def root_key(seed: int) -> jax.Array:
 def derive(root: jax.Array, purpose: str, *indices: Any) -> jax.Array:
     """Derive the key for a purpose and indices.
 
-    The purpose is mixed in without a hash of its own, which would run once per step: keys that differ in any bit are
-    unrelated to the generator, and each derivation ends with a hash over at least one index.
+    The purpose is mixed in by XOR, since a hash would run once per step. That is enough: each derivation ends with a
+    hash over at least one index, and keys that differ in any bit give unrelated numbers.
     """
     words = hashlib.blake2b(purpose.encode(), digest_size=8).digest()
     salt = np.frombuffer(words, np.uint32)

@@ -1,4 +1,4 @@
-"""Rows of batches that lie in groups: how many there are, and which of them a gradient is taken over."""
+"""Rows of batches in groups: their number, and those of one minibatch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flat_rows(x: jax.Array) -> jax.Array:
 
 
 def pick(batch: Any, order: jax.Array) -> Any:
-    """Gather rows `order` [groups, k] of each group: one gather over flat rows, since that is what is fast."""
+    """Gather rows `order` [groups, k] of each group, by one gather over flat rows, which is fastest."""
     rows = jax.tree.leaves(batch)[0].shape[1]
     index = (order + jnp.arange(order.shape[0])[:, None] * rows).reshape(-1)
     return jax.tree.map(lambda x: flat_rows(x).at[index].get(mode="promise_in_bounds"), batch)

@@ -1,7 +1,8 @@
-"""The nodes that training programs are made of, and what is known about slots.
+"""The nodes of training programs, and the table of slots.
 
 A program is a tuple of nodes over named slots. `Op` and `Repeat` are written by `training`; projection adds `Send`,
-`Recv` and `Collective`; compilation turns maximal traceable runs into `Segment`s.
+`Recv` and `Collective`; compilation turns maximal traceable runs into `Segment`s; a scheduler puts `Deferred` around
+what it runs itself.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+Slots = dict[str, Any]
+"""Values by the name of their slot."""
+
 TRACED = "traced"
 HOST = "host"
 WIRING = "wiring"
-"""Only passes values on: traced where its neighbours are, plain Python where they are not."""
+"""Only passes values on: traced if its neighbours are, else plain Python."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Op:
     writes: tuple[str, ...]
     kind: str = TRACED
     floating: bool = False
-    """Runs wherever what it reads is at hand and what it writes is needed, so that a view is sent once at most."""
+    """Runs in any fragment that has its inputs and needs its outputs, so that a view is sent at most once."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,15 @@ class Repeat:
 
     index: str
     count: int | None
-    """How often; None: as often as the engine asks (slot `count`)."""
+    """Iterations; None: as many as the engine says (slot `count`)."""
     body: tuple[Node, ...]
     stacks: Mapping[str, str] = field(default_factory=dict)
-    """Slot of one iteration -> slot that holds those of all iterations, on the axis `stack` of that slot."""
+    """Slot of one iteration -> slot with the values of all iterations, on that slot's axis `stack`."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """Nodes that run at every `count`-th update only, by the clock of updates."""
+    """Nodes that run at every `count`-th update, by the clock of updates."""
 
     count: int
     body: tuple[Node, ...]
@@ -51,7 +55,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Send:
-    """Hand a slot to a channel."""
+    """Send a slot through a channel."""
 
     slot: str
     channel: int
@@ -59,12 +63,12 @@ class Send:
 
 @dataclass(frozen=True)
 class Recv:
-    """Wait for a slot from a channel."""
+    """Receive a slot from a channel."""
 
     slot: str
     channel: int
-    within: float | None = None
-    """Seconds after which there is something else to do, where that is so."""
+    timeout: float | None = None
+    """Seconds after which the program can go on without it; None: it cannot."""
 
 
 @dataclass(frozen=True)
@@ -81,33 +85,40 @@ class Segment:
 
     nodes: tuple[Node, ...]
     function: Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
-    """Slots it replaces and slots it only reads in; those it replaced and others that it wrote out."""
+    """(donated slots, slots that are only read) -> (donated slots replaced, other slots that it writes)."""
     reads: tuple[str, ...]
-    """Slots that it reads and leaves alone."""
+    """Slots that it only reads."""
     donated: tuple[str, ...]
     """Slots that it reads and replaces; their buffers are reused."""
     fetched: tuple[str, ...] = ()
-    """Slots that it writes and that are wanted as NumPy arrays next."""
+    """Slots that it writes and that Python reads next, as NumPy arrays."""
     lowered: Any = None
-    """Its form in NumPy, if it has one."""
+    """Its NumPy form, if it has one."""
     partial: Any = None
-    """Its form for some of the groups, once that was asked for."""
+    """Its form for some of the groups, made when it is first needed."""
 
 
-Node = Op | Repeat | Every | Send | Recv | Collective | Segment
+@dataclass(frozen=True)
+class Deferred:
+    """Nodes in a sliced loop that its scheduler runs, when it decides to."""
+
+    nodes: tuple[Node, ...]
+
+
+Node = Op | Repeat | Every | Send | Recv | Collective | Segment | Deferred
 
 
 class Slot(NamedTuple):
     """What is known about a slot."""
 
     layout: str
-    """`groups`: each replica holds its groups; `copy`: everyone holds all; `report`: each its own, for the driver."""
+    """`groups`: each replica holds its groups; `copy`: each holds all; `report`: each has its own, for the driver."""
     axis: int = 0
-    """For `groups`: which axis the groups lie on."""
+    """For `groups`: the axis of the groups."""
     stack: int = 0
-    """For what a loop stacks: the axis that its iterations lie on."""
+    """For the stacks of a loop: the axis of its iterations."""
     persistent: bool = False
-    """Outlives an update: all persistent slots at an update boundary are a checkpoint."""
+    """Outlives an update: a checkpoint is all persistent slots at the end of an update."""
 
 
 SLOTS: dict[str, Slot] = {
@@ -131,9 +142,9 @@ SLOTS: dict[str, Slot] = {
     "actions": Slot("groups"),
     "extras": Slot("groups"),
     "transition": Slot("groups"),
-    "played": Slot("groups"),
+    "episode_step": Slot("groups"),
     "trajectory": Slot("groups", stack=1),
-    "plays": Slot("groups", axis=1),
+    "episode_steps": Slot("groups", axis=1),
     "harvest": Slot("groups"),
     "harvests": Slot("groups", stack=1),
     "experience": Slot("groups"),
@@ -163,7 +174,7 @@ SLOTS: dict[str, Slot] = {
     "report_apply": Slot("report"),
 }
 
-# loops' indices, and what loops stack of the slots above
+# indices of loops, and their stacks of the slots above
 SLOTS |= {index: Slot("copy") for index in ("w", "u", "r", "t", "d", "e", "m")}
 SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares", "lags") for loop in ("m", "e", "d")}
 
@@ -197,5 +208,5 @@ def _effects_of(node: Node) -> tuple[set[str], set[str]]:
             return set(), {node.slot}
         case Collective():
             return {node.slot}, {node.slot}
-        case Segment():
+        case Segment() | Deferred():
             return effects(node.nodes)

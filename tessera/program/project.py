@@ -1,4 +1,4 @@
-"""The projection of the training program onto one fragment: its own Ops, and exchanges where a value crosses a cut."""
+"""The projection of the training program onto a fragment: its own Ops, and exchanges where a value crosses a cut."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
 from tessera.program.nodes import Collective, Every, Node, Op, Recv, Repeat, Send
-from tessera.program.training import published
+from tessera.program.training_program import published
 
 
 def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]:
-    """Return the part of the program that fragment `index` runs; exchanges stand where the producer stood."""
+    """Return the part of the program that fragment `index` runs, with exchanges in the place of producers."""
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Repeat | Every):
@@ -28,18 +28,18 @@ def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]
 
 def _project_op(op: Op, plan: Plan, index: int) -> list[Node]:
     fragment = plan.fragments[index]
-    mine = _runs_here(op, plan, index)
+    runs_here = _runs_here(op, plan, index)
     out: list[Node] = []
-    if mine:
+    if runs_here:
         out.append(_read_own_state(op, fragment))
         if fragment.devices > 1:
-            out += [Collective(slot, way) for slot in op.writes if (way := _reduction(slot))]
+            out += [Collective(slot, route) for slot in op.writes if (route := _reduction(slot))]
     sends: list[Node] = []
     receives: list[Node] = []
     for number, channel in enumerate(plan.channels):
         if channel.slot not in op.writes:
             continue
-        if channel.source == index and mine:
+        if channel.source == index and runs_here:
             sends.append(Send(channel.slot, number))
         if channel.target == index:
             receives.append(Recv(channel.slot, number))
@@ -49,16 +49,16 @@ def _project_op(op: Op, plan: Plan, index: int) -> list[Node]:
 def _runs_here(op: Op, plan: Plan, index: int) -> bool:
     fragment = plan.fragments[index]
     sends = any(c.slot in op.writes and c.source == index for c in plan.channels)
-    if op.floating:  # params to act: made from grad's view where act sits beside it, else where apply is
+    if op.floating:  # params for act: made from grad's view in a fragment with both, else by apply
         at_hand = "grad" in fragment.operators or "apply" in fragment.operators
         return at_hand and ("act" in fragment.operators or sends)
-    if op.writes == ("view",):  # beside grad nothing is published: grad's Ops read the state itself
+    if op.writes == ("view",):  # made only to be sent: in this fragment Ops of grad read the state
         return op.operator in fragment.operators and sends
     return op.operator in fragment.operators
 
 
 def _read_own_state(op: Op, fragment: Placement) -> Op:
-    """Where `apply` is in the fragment, read the view straight off its state: an uncut edge costs nothing."""
+    """In a fragment with `apply`, read the view from its state: an uncut edge costs nothing."""
     if "apply" not in fragment.operators or "view" not in op.reads:
         return op
     place = op.reads.index("view")
@@ -71,7 +71,7 @@ def _read_own_state(op: Op, fragment: Placement) -> Op:
 
 
 def _reduction(slot: str) -> str | None:
-    """How the devices of one replica make a slot whole: as its stream's two layouts demand."""
+    """How the devices of one replica combine a slot, by the layouts of its stream."""
     if slot == "metrics":
         return "mean"
     for stream in STREAMS:

@@ -1,4 +1,4 @@
-"""Shapes of what flows through channels, found without computing anything: links are laid out before a run begins."""
+"""Shapes of messages, derived without computing anything: links are laid out before a run begins."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import jax.numpy as jnp
 
 from tessera.graph.operators import OPERATORS
 from tessera.graph.plan import Placement, Plan
-from tessera.program.exchange import Shards, SoloGradient, carried
+from tessera.program.exchange import Shards, SoloGradient, exchanged_parts
 from tessera.program.initial import initial_shapes, timestep_shape
 from tessera.program.nodes import HOST, SLOTS, Every, Node, Op, Repeat
-from tessera.program.training import Training, acting, published
+from tessera.program.training_program import Training, acting, published
 
 Shapes = dict[str, Any]
 
 
 def slot_shapes(training: Training, plan: Plan) -> Shapes:
-    """Shapes of every slot that the program has, were all of it in one replica."""
+    """Shapes of all slots of the program, if it ran in one replica."""
     everything, learned = (tuple(range(n)) for n in (plan.groups, plan.batches))
-    whole = Placement(tuple(OPERATORS), 1, 1, "cpu", (everything,), (learned,))
+    whole = Placement(operators=tuple(OPERATORS), groups=(everything,), batches=(learned,))
     fused = dataclasses.replace(plan, fragments=(whole,), channels=())
     shapes = initial_shapes(training, fused, 0, 0)
     shapes["view"] = jax.eval_shape(published, shapes["state"])
     shapes["count"] = jax.ShapeDtypeStruct((), jnp.dtype(jnp.int32))
-    one = timestep_shape(training.env)
+    timestep = timestep_shape(training.env)
     lead = (plan.groups, plan.envs_per_group)
-    shapes["timesteps"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), one)
+    shapes["timesteps"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), timestep)
     _walk(training.start(), shapes, plan)
     _walk(training.updates(), shapes, plan)
     return shapes
@@ -58,7 +58,7 @@ def _stacked(x: Any, count: int, axis: int) -> Any:
 
 
 def resized(tree: Any, axis: int, size: int) -> Any:
-    """The same with another number of groups, or of what else is on that axis."""
+    """The same tree with another size on one axis, such as that of the groups."""
 
     def leaf(x: Any) -> Any:
         return jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
@@ -67,7 +67,7 @@ def resized(tree: Any, axis: int, size: int) -> Any:
 
 
 def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Shards | None, agents: int = 0) -> Any:
-    """What one sender, which holds `groups` groups, sends of a slot; `agents`: for how many, if not for all."""
+    """The shape of a slot in the message of a sender with `groups` groups, and `agents` agents if not all."""
     if agents:
         return resized(message_shape(plan, shapes, slot, groups, shards), SLOTS[slot].axis + 2, agents)
     if slot == "experience":
@@ -86,6 +86,6 @@ def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Sh
     return shapes[slot]
 
 
-def carried_shape(shapes: Shapes, carries: str) -> Any:
-    """What peers add to one memory."""
-    return jax.eval_shape(lambda state: carried(state, carries), shapes["state"])
+def exchanged_shape(shapes: Shapes, carries: str) -> Any:
+    """The shape of what peers add to one memory."""
+    return jax.eval_shape(lambda state: exchanged_parts(state, carries), shapes["state"])

@@ -1,7 +1,7 @@
-"""How slots lie over the devices of a replica: groups over one axis of its mesh, wide layers over the other.
+"""How slots are sharded over the devices of a replica: groups over one axis of its mesh, wide layers over the other.
 
-Groups are spread by hand (`shard_map`); what is spread over the axis `model` is left to the compiler, which is told by
-rules where each array of the params is cut, and finds the exchanges itself.
+Groups are sharded by hand (`shard_map`). The axis `model` is left to the compiler: rules say where each array of the
+params is cut, and the compiler inserts the exchanges.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tessera.program.nodes import SLOTS, Every, Node, Op, Repeat
 AXIS = "devices"
 MODEL = "model"
 WIDE = 64
-"""How long an axis of a layer must be to be cut."""
+"""The least length of an axis that is cut."""
 RULES: tuple[tuple[str, tuple[int, ...]], ...] = (
-    (r"kernel$", (-1, -2)),  # by outputs; a head has few, and is cut by its inputs
+    (r"kernel$", (-1, -2)),  # by outputs; a head has few outputs and is cut by its inputs
     (r"(bias|scale)$", (-1,)),
 )
-"""Name of an array -> the axes that it may be cut along, the first of them that is wide enough."""
+"""Name of an array -> the axes that it may be cut along; the first that is wide enough is taken."""
 LAYERED = ("state", "view", "acting", "acting_queue", "published", "gradients", "residual", "base", "updates")
-"""Slots that hold params, or what is shaped like them."""
+"""Slots that hold params, or arrays of their shapes."""
 
 
 def make_mesh(data: int, model: int) -> Mesh | None:
-    """The devices of a replica: so many copies of the params, each over so many devices; None for one device."""
+    """The mesh of a replica: `data` copies of the params, each over `model` devices; None for one device."""
     if data * model == 1:
         return None
     return Mesh(np.asarray(jax.local_devices()[: data * model]).reshape(data, model), (AXIS, MODEL))
 
 
 def partition(slot: str) -> PartitionSpec:
-    """How the groups of a slot lie over the devices of a replica."""
+    """How the groups of a slot are sharded over the devices of a replica."""
     known = SLOTS[slot]
     if known.layout == "groups":
         return PartitionSpec(*[None] * known.axis, AXIS)
@@ -46,7 +46,7 @@ def partition(slot: str) -> PartitionSpec:
 
 
 def cut(name: str, shape: tuple[int, ...], model: int) -> PartitionSpec:
-    """How an array of the params lies over the devices that share them: by its name and shape."""
+    """How an array of the params is cut over `model` devices: by its name and shape."""
     for pattern, axes in RULES:
         if not re.search(pattern, name):
             continue
@@ -57,15 +57,15 @@ def cut(name: str, shape: tuple[int, ...], model: int) -> PartitionSpec:
 
 
 def shardings(mesh: Mesh, slot: str, tree: Any) -> Any:
-    """Where every array of a slot lies."""
+    """The sharding of every array of a slot."""
     model = mesh.shape[MODEL]
     if model == 1 or slot not in LAYERED:
         return jax.tree.map(lambda _: NamedSharding(mesh, partition(slot)), tree)
     return jax.tree_util.tree_map_with_path(lambda p, x: NamedSharding(mesh, cut(_name(p), x.shape, model)), tree)
 
 
-def placed(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
-    """Let a segment find params that came from another process where they belong, and not on every device."""
+def with_sharded_inputs(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+    """A segment's function that shards params from another process first, or they would be on every device."""
     if mesh is None or mesh.shape[MODEL] == 1:
         return function
 
@@ -74,31 +74,31 @@ def placed(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any
             return value
         return jax.device_put(value, shardings(mesh, slot, value))
 
-    def call(gone: dict[str, Any], seen: dict[str, Any]) -> Any:
-        return function(gone, {slot: put(slot, value) for slot, value in seen.items()})
+    def call(donated: dict[str, Any], read: dict[str, Any]) -> Any:
+        return function(donated, {slot: put(slot, value) for slot, value in read.items()})
 
     return call
 
 
-def laid_out(nodes: tuple[Node, ...], mesh: Mesh | None) -> tuple[Node, ...]:
-    """The same program, in which params stay cut wherever they are written."""
+def keep_params_sharded(nodes: tuple[Node, ...], mesh: Mesh | None) -> tuple[Node, ...]:
+    """The same program, in which params stay sharded wherever they are written."""
     if mesh is None or mesh.shape[MODEL] == 1:
         return nodes
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Repeat | Every):
-            out.append(replace(node, body=laid_out(node.body, mesh)))
+            out.append(replace(node, body=keep_params_sharded(node.body, mesh)))
         elif isinstance(node, Op) and set(node.writes) & set(LAYERED):
-            out.append(replace(node, function=_held(node, mesh.shape[MODEL])))
+            out.append(replace(node, function=_constrained(node, mesh.shape[MODEL])))
         else:
             out.append(node)
     return tuple(out)
 
 
-def _held(node: Op, model: int) -> Callable[..., tuple[Any, ...]]:
+def _constrained(node: Op, model: int) -> Callable[..., tuple[Any, ...]]:
     def leaf(path: Any, x: Any) -> Any:
-        where = cut(_name(path), x.shape, model)
-        return jax.lax.with_sharding_constraint(x, where) if len(where) else x
+        spec = cut(_name(path), x.shape, model)
+        return jax.lax.with_sharding_constraint(x, spec) if len(spec) else x
 
     def function(*values: Any) -> tuple[Any, ...]:
         written = node.function(*values)
@@ -111,6 +111,6 @@ def _held(node: Op, model: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The last part of where an array is in a tree."""
+    """The last part of an array's path in a tree."""
     last = path[-1] if path else ""
     return str(getattr(last, "key", getattr(last, "name", "")))

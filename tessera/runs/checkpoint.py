@@ -1,4 +1,4 @@
-"""Checkpoints: all persistent slots at an update boundary, written by Orbax; no pickle, atomic, last n kept."""
+"""Checkpoints: all persistent slots at an update boundary, written by Orbax. Atomic, no pickle, the last n kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import jax
 import numpy as np
 
 from tessera.errors import TesseraError
-from tessera.support.system import available_memory
+from tessera.support.machine import available_memory
+from tessera.support.trees import leaf_path
 
 FORMAT = 1
 
 
 class Checkpoints:
-    """The checkpoints of one run. A kill while one is written leaves the previous one as it was."""
+    """The checkpoints of one run. A kill during a save leaves the previous checkpoint intact."""
 
     def __init__(self, folder: Path, keep: int = 3, read_only: bool = False) -> None:
-        import orbax.checkpoint as ocp  # takes most of a second to import, and many uses never save
+        import orbax.checkpoint as ocp  # takes most of a second to import, and often nothing is saved
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked for
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns about options that are chosen here
         if keep < 1:
             raise TesseraError(f"--keep {keep}: at least one is needed")
         self._ocp = ocp
@@ -33,11 +34,11 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
     def latest(self) -> int | None:
-        """Update number of the newest complete checkpoint."""
+        """The update of the newest complete checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def save(self, update: int, snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
-        """Write a checkpoint and let the oldest go."""
+        """Write a checkpoint and delete the oldest beyond `keep`."""
         if update == self.latest():
             return
         args = self._ocp.args
@@ -49,18 +50,18 @@ class Checkpoints:
         )
 
     def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Read a checkpoint: arrays by path, and what was noted beside them."""
+        """Read a checkpoint: arrays by leaf path, and the metadata."""
         args = self._ocp.args
         try:
             self._check_size(update)
-            found = self._manager.restore(
+            restored = self._manager.restore(
                 update, args=args.Composite(slots=args.StandardRestore(), meta=args.JsonRestore())
             )
-            slots = {k: np.asarray(v) for k, v in found["slots"].items()}
-            meta = dict(found["meta"])
+            slots = {k: np.asarray(v) for k, v in restored["slots"].items()}
+            meta = dict(restored["meta"])
         except TesseraError:
             raise
-        except Exception as error:  # whatever a damaged file makes Orbax raise
+        except Exception as error:  # a damaged file makes Orbax raise anything
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
                 "delete that folder to resume from the one before it"
@@ -73,10 +74,10 @@ class Checkpoints:
         return slots, meta
 
     def _check_size(self, update: int) -> None:
-        """Refuse arrays that memory cannot hold, before any is made: a file can declare what it does not contain."""
+        """Refuse arrays that memory cannot hold, before any is allocated: a file can declare more than it contains."""
         with self._ocp.StandardCheckpointer() as reader:
-            found = reader.metadata(self.folder.resolve() / str(update) / "slots").item_metadata
-        declared = jax.tree.leaves(found.tree, is_leaf=_is_array)
+            metadata = reader.metadata(self.folder.resolve() / str(update) / "slots").item_metadata
+        declared = jax.tree.leaves(metadata.tree, is_leaf=_is_array)
         size = sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in declared if _is_array(array))
         if size > available_memory():
             raise TesseraError(
@@ -85,7 +86,7 @@ class Checkpoints:
             )
 
     def close(self) -> None:
-        """Finish."""
+        """Close the files."""
         self._manager.close()
 
 
@@ -94,45 +95,41 @@ def _is_array(leaf: Any) -> bool:
 
 
 def flatten(tree: Any) -> dict[str, np.ndarray]:
-    """Name every leaf by its path, as NumPy, so that a checkpoint knows of no device and no Python class."""
+    """The leaves of a tree by path, as NumPy arrays: a checkpoint depends on no device and no Python class."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_path(path): _plain(leaf) for path, leaf in leaves}
+    return {leaf_path(path): _as_numpy(leaf) for path, leaf in leaves}
 
 
 def paths(tree: Any) -> list[str]:
-    """Names of all leaves."""
-    return [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    """Paths of all leaves, in order."""
+    return [leaf_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
-    """Put arrays back into the shape of `template`; an error names the first that does not fit."""
+    """Put arrays back into the structure of `template`; an error names the first that does not fit."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    wanted = {_path(path): leaf for path, leaf in leaves}
-    odd = sorted(set(wanted) ^ set(arrays))
-    if odd:
-        side = "lacks" if odd[0] in wanted else "holds"
+    expected = {leaf_path(path): leaf for path, leaf in leaves}
+    mismatched = sorted(set(expected) ^ set(arrays))
+    if mismatched:
+        verb = "lacks" if mismatched[0] in expected else "holds"
         raise TesseraError(
-            f"{where} {side} {odd[0]!r}, so it was made by another algorithm, configuration or policy: "
-            "resume with the configuration in config.json beside it"
+            f"{where} {verb} {mismatched[0]!r}, so it was made by another algorithm, configuration or policy: "
+            "resume with the configuration in the run's config.json"
         )
-    for path, leaf in wanted.items():
-        if np.shape(arrays[path]) != np.shape(_plain(leaf)):
+    for path, leaf in expected.items():
+        if np.shape(arrays[path]) != np.shape(_as_numpy(leaf)):
             raise TesseraError(
                 f"{where} holds {path!r} of shape {np.shape(arrays[path])}, but this run needs "
-                f"{np.shape(_plain(leaf))}: resume with the configuration in config.json beside it"
+                f"{np.shape(_as_numpy(leaf))}: resume with the configuration in the run's config.json"
             )
-    return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[_path(path)]) for path, leaf in leaves])
-
-
-def _path(path: tuple[Any, ...]) -> str:
-    return "/".join(str(getattr(p, "key", getattr(p, "name", getattr(p, "idx", p)))) for p in path)
+    return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[leaf_path(path)]) for path, leaf in leaves])
 
 
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def _as_numpy(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
@@ -140,7 +137,7 @@ def _like(leaf: Any, array: np.ndarray) -> Any:
     return (
         jax.random.wrap_key_data(jax.numpy.asarray(array))
         if _is_key(leaf)
-        else array.astype(_plain(leaf).dtype, copy=False)
+        else array.astype(_as_numpy(leaf).dtype, copy=False)
     )
 
 

@@ -1,11 +1,11 @@
-"""Learning curves of runs, as a picture."""
+"""Learning curves of runs, drawn to a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tessera.runs import directory
 from tessera.errors import TesseraError
+from tessera.runs import directory
 from tessera.runs.metrics import read_metrics
 
 
@@ -22,11 +22,11 @@ def plot(folders: list[Path], out: Path) -> None:
             raise TesseraError(f"{folder} has no finished episode to draw: train longer")
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for folder, config, rows in curves:
-        drawn = [r for r in rows if r.get("train_return_mean") is not None]
+        points = [(r["env_steps"], r["train_return_mean"]) for r in rows if r.get("train_return_mean") is not None]
         label = f"{config['algorithm']['name']} × {config['policy']}, seed {config['seed']} ({folder.name})"
-        axes.plot([r["env_steps"] for r in drawn], [r["train_return_mean"] for r in drawn], label=label)
-    names = sorted({config["env"] for _, config, _ in curves})
-    axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=", ".join(names))
+        axes.plot(*zip(*points, strict=True), label=label)
+    envs = sorted({config["env"] for _, config, _ in curves})
+    axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=", ".join(envs))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     try:

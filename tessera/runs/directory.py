@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
-from tessera.support.files import write_json
 from tessera.errors import TesseraError
 from tessera.support.fields import options_of
+from tessera.support.files import write_json
 
 MAY_CHANGE = ("steps", "target_return")
-"""What a resumed run may set anew, besides the capacity of a replay."""
+"""Entries of config.json that a resumed run may change, besides the capacity of a replay."""
 
 
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
-    """An algorithm's fields as plain data."""
+    """The name, class and fields of an algorithm as plain data."""
     cls = type(algorithm)
     fields = {f.name: getattr(algorithm, f.name) for f in options_of(algorithm)}
     return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
@@ -31,7 +31,7 @@ def check_fresh(folder: Path) -> None:
 
 
 def check_usable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written to, without making it."""
+    """Refuse a folder that cannot be created or written to, without creating it."""
     nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not nearest.is_dir():
         raise TesseraError(f"{nearest} is a file: choose another --run-dir")
@@ -41,23 +41,30 @@ def check_usable(folder: Path) -> None:
 
 def check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume a run under another configuration."""
-    old = read_config(folder)
-    new = json.loads(json.dumps(config))
-    if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # a replay is fitted to its new size
+    old, new = read_config(folder), json.loads(json.dumps(config))
+    if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # the replay is resized
         old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
-    for name in sorted(set(old) | set(new)):
-        if name in MAY_CHANGE or old.get(name) == new.get(name):
-            continue
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            if before.get("name") != after.get("name"):
-                before, after = before.get("name"), after.get("name")
-            else:
-                name = next(k for k in sorted(set(before) | set(after)) if before.get(k) != after.get(k))
-                before, after = before.get(name), after.get(name)
+    fixed = sorted((set(old) | set(new)) - set(MAY_CHANGE))
+    difference = _first_difference(old, new, fixed)
+    if difference is not None:
+        name, before, after = difference
         raise TesseraError(
             f"{folder} was run with {name} = {before!r}, not {after!r}: resume with the same value, or start a new run"
         )
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any], names: list[str]) -> tuple[str, Any, Any] | None:
+    """The first of `names` whose value changed, before and after; of an entry with fields, the first such field."""
+    for name in names:
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if not isinstance(before, dict) or not isinstance(after, dict):
+            return name, before, after
+        if before.get("name") != after.get("name"):
+            return name, before.get("name"), after.get("name")
+        return _first_difference(before, after, sorted(set(before) | set(after)))
+    return None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
-    """Make the folder and write what is known at the start."""
+    """Create the folder and write config.json and plan.json."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "plan.json", plan)
@@ -89,9 +96,9 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     if not path.exists():
         raise TesseraError(f"{folder} is not a run directory: it has no {name}")
     try:
-        found = json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except ValueError as error:
         raise TesseraError(f"{path} is damaged ({error}): it is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise TesseraError(f"{path} is damaged: it holds no JSON object")
-    return found
+    return data

@@ -1,4 +1,4 @@
-"""Progress for people: a live display on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """How far a run has come."""
 
     update: int
     updates: int
@@ -24,43 +24,43 @@ class Progress:
 
 
 Status = Sequence[tuple[str, str, int]]
-"""What every replica is doing: title, state, updates made."""
+"""Of every replica: title, state, updates made."""
 Streams = Mapping[str, Mapping[str, float]]
-"""Lag, waits and drops of each stream that is cut, over the newest updates."""
+"""Lag, waits and drops of each cut stream, over the newest updates."""
 STATES = 3
-"""How many different states of a fragment's replicas are told apart."""
+"""States of a fragment's replicas that are shown; replicas in others are only counted."""
 
 
 class Display(Protocol):
     """Where progress goes."""
 
     def begin(self, title: str) -> None:
-        """Say what starts."""
+        """Show the title of the run."""
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
-        """Say how far it is."""
+        """Show how far the run has come."""
 
     def note(self, text: str) -> None:
-        """Say one line."""
+        """Show one line."""
 
     def end(self) -> None:
         """Stop displaying."""
 
 
 class Quiet:
-    """Says nothing."""
+    """Shows nothing."""
 
     def begin(self, title: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Lines(Quiet):
@@ -76,7 +76,7 @@ class Lines(Quiet):
         print(title, flush=True)
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
-        """Print a line, unless one was printed just now."""
+        """Print a line if the interval is over, or the run."""
         count_drops(self._dropped, streams)
         now = time.monotonic()
         if now - self._last >= self._interval or progress.update >= progress.updates:
@@ -89,7 +89,7 @@ class Lines(Quiet):
 
 
 class Live(Quiet):
-    """A bar that moves, with return, steps/s and time left; under it what fragments do and how streams flow."""
+    """A progress bar with return, steps/s and time left; below it the states of fragments and streams."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -118,7 +118,7 @@ class Live(Quiet):
         self._console.print(title, highlight=False, markup=False)
 
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
-        """Move the bar, and renew what is under it; one thread with no replicas to tell of has the bar alone."""
+        """Move the bar and redraw what is below it; the serial engine, which has no replicas, gets the bar alone."""
         fields = {
             "ret": number(progress.train_return),
             "steps": f"{progress.env_steps:,}",
@@ -138,7 +138,7 @@ class Live(Quiet):
         self._console.print(text, highlight=False, markup=False)
 
     def end(self) -> None:
-        """Leave the bar and the streams as they are; replicas do nothing any more."""
+        """Leave the bar and the streams on the screen, without the states of replicas."""
         self._status = ()
         self._screen.stop()
 
@@ -152,37 +152,37 @@ class Live(Quiet):
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """Rows without lines around them; where the terminal is narrow, the last column wraps."""
+    """A table without borders; on a narrow terminal its last column wraps."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    columns = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for head in heads:
-        made.add_column(head, no_wrap=head != heads[-1])
+        columns.add_column(head, no_wrap=head != heads[-1])
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    return made
+        columns.add_row(*(Text(cell) for cell in row))
+    return columns
 
 
 def fragment_rows(status: Status) -> list[tuple[str, str, str]]:
-    """For each fragment: title and replicas, updates made by the last and the first, how many are in which state."""
+    """For each fragment: title and replicas, fewest and most updates made, replicas in each state."""
     fragments: dict[str, list[tuple[str, int]]] = {}
-    for title, state, done in status:
-        fragments.setdefault(title.rpartition("/")[0], []).append((state, done))
+    for title, state, updates in status:
+        fragments.setdefault(title.rpartition("/")[0], []).append((state, updates))
     rows = []
     for title, replicas in fragments.items():
-        made = sorted({done for _, done in replicas})
-        updates = f"{made[0]:,}" if len(made) == 1 else f"{made[0]:,} to {made[-1]:,}"
+        fewest, most = min(n for _, n in replicas), max(n for _, n in replicas)
+        made = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         count = f" × {len(replicas)}" if len(replicas) > 1 else ""
-        rows.append((title + count, updates, states([state for state, _ in replicas])))
+        rows.append((title + count, made, states([state for state, _ in replicas])))
     return rows
 
 
-def states(found: Sequence[str]) -> str:
-    """What replicas are doing, most of them first; those in rare states are only counted."""
-    counts = Counter(found).most_common()
+def states(names: Sequence[str]) -> str:
+    """Count replicas by state, the most common first; replicas in rare states are counted together."""
+    counts = Counter(names).most_common()
     if len(counts) == 1:
-        return found[0]
+        return names[0]
     shown = ", ".join(f"{n} {state}" for state, n in counts[:STATES])
     rest = sum(n for _, n in counts[STATES:])
     return f"{shown} … and {rest} more" if rest else shown
@@ -198,7 +198,7 @@ def stream_rows(streams: Streams, dropped: Mapping[str, int]) -> list[tuple[str,
             f"{flow.get('wait_seconds', 0.0):.1f} s",
             f"{dropped.get(name, 0):,}",
         )
-        for name, flow in sorted(streams.items())  # they come in any order
+        for name, flow in sorted(streams.items())  # streams are reported in any order
     ]
 
 
@@ -209,19 +209,19 @@ def count_drops(dropped: Counter[str], streams: Streams | None) -> None:
 
 
 def lag(flow: Mapping[str, float]) -> str:
-    """Mean and maximum lag in updates; empty where there is none to speak of."""
+    """Mean and maximum lag in updates; empty for a stream without versions."""
     return f"{flow['lag_mean']:.1f}/{flow['lag_max']:.3g}" if "lag_mean" in flow else ""
 
 
 def make_display(quiet: bool) -> Display:
-    """Choose by where the output goes."""
+    """Choose a display by where the output goes."""
     if quiet:
         return Quiet()
     return Live() if sys.stdout.isatty() else Lines()
 
 
 def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int] | None = None) -> str:
-    """Progress as one line; of streams only those that lag or have dropped something."""
+    """Progress as one line; of streams, only those that lag or have dropped messages."""
     parts = [
         f"update {p.update}/{p.updates}",
         f"steps {p.env_steps:,}",
@@ -243,7 +243,7 @@ def number(x: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as minutes and seconds."""
+    """Seconds as m:ss or h:mm:ss."""
     if not math.isfinite(seconds):
         return "-"
     minutes, rest = divmod(int(seconds + 0.5), 60)

@@ -1,4 +1,4 @@
-"""What a run measures, under stable names (docs/metrics.md), and where it is written: JSON lines and TensorBoard."""
+"""Metrics of a run under stable names (docs/metrics.md), written as JSON lines and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ WINDOW = 100
 
 
 class Meter:
-    """Counts steps and episodes over a whole run, across resumes."""
+    """Counters of a whole run, across resumes: updates, steps, episodes, recent returns."""
 
     def __init__(self) -> None:
         self.updates = 0
         self.env_steps = 0
         self.episodes = 0
         self.lag_mean = math.nan
-        """Updates by which what was learned from trails behind, on average over the newest updates; and at most."""
+        """Mean lag, in updates, of the experience that the newest updates learned from."""
         self.lag_max = math.nan
+        """Maximum of the same lag."""
         self.streams: dict[str, dict[str, float]] = {}
-        """For each stream that is cut: lag, fill of its queue, waits and drops, over the newest updates."""
+        """For each cut stream: lag, fill of its queue, waits and drops, over the newest updates."""
         self.recent: deque[tuple[int, float, float]] = deque()
-        """(episodes, sum of returns, sum of lengths) of the latest updates that hold WINDOW episodes together."""
+        """(episodes, sum of returns, sum of lengths) of the newest updates, which hold WINDOW episodes together."""
 
     def count(self, tally: Tally) -> None:
-        """Add steps and episodes of some updates; arrays are [updates]."""
+        """Add the steps and episodes of a tally, whose arrays are [updates]."""
         self.env_steps += int(tally.steps.sum())
         self.episodes += int(tally.episodes.sum())
         for n, total, length in zip(tally.episodes, tally.return_sum, tally.length_sum, strict=True):
@@ -43,9 +44,9 @@ class Meter:
                     self.recent.popleft()
 
     def row(self, reports: Reports) -> dict[str, float]:
-        """One row of metrics: the state of the run, and means over the updates just made."""
+        """One row of metrics: the counters, and means over the updates of `reports`."""
         learned = {f"learn/{name}": float(np.mean(values)) for name, values in reports.metrics.items()}
-        self._note_streams(reports)
+        self._update_streams(reports)
         norms = (
             np.sqrt(np.asarray(reports.guard.gradients, np.float64).sum(-1)) if len(reports.guard.params) else np.nan
         )
@@ -57,16 +58,16 @@ class Meter:
             "train_length_mean": self.mean_length,
             "learn/gradient_norm": float(np.mean(norms)),
             **learned,
-            "lag/mean": self._now("lag_mean", reports),
-            "lag/max": self._now("lag_max", reports),
+            "lag/mean": self.lag_mean if len(reports.lag_mean) else math.nan,
+            "lag/max": self.lag_max if len(reports.lag_max) else math.nan,
             **{f"stream/{name}/{key}": x for name, flow in self.streams.items() for key, x in flow.items()},
         }
 
-    def _note_streams(self, reports: Reports) -> None:
-        for which, reduce in (("lag_mean", np.mean), ("lag_max", np.max)):
-            values = getattr(reports, which)
+    def _update_streams(self, reports: Reports) -> None:
+        for name, reduce in (("lag_mean", np.mean), ("lag_max", np.max)):
+            values = getattr(reports, name)
             if len(values) and np.isfinite(values).any():
-                setattr(self, which, float(reduce(values[np.isfinite(values)])))
+                setattr(self, name, float(reduce(values[np.isfinite(values)])))
         self.streams = {
             name: {
                 "messages": flow.messages,
@@ -80,12 +81,9 @@ class Meter:
             for name, flow in reports.flows.items()
         }
 
-    def _now(self, which: str, reports: Reports) -> float:
-        return getattr(self, which) if len(getattr(reports, which)) else math.nan
-
     @property
     def mean_return(self) -> float:
-        """Mean return of the last WINDOW episodes or a few more; nan before the first."""
+        """Mean return of at least the last WINDOW episodes; nan before the first."""
         return self._mean(1)
 
     @property
@@ -108,7 +106,7 @@ class Meter:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Meter:
-        """Go on counting from a checkpoint."""
+        """Counters as a checkpoint holds them."""
         meter = cls()
         meter.updates, meter.env_steps, meter.episodes = data["updates"], data["env_steps"], data["episodes"]
         meter.recent = deque((int(n), float(a), float(b)) for n, a, b in data["recent"])
@@ -116,7 +114,7 @@ class Meter:
 
 
 class MetricsWriter:
-    """metrics.jsonl and TensorBoard events of a run directory; rows past the point of resume are dropped."""
+    """metrics.jsonl and TensorBoard events of a run directory; rows after the update of a resume are dropped."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
         from tensorboardX import SummaryWriter
@@ -130,7 +128,7 @@ class MetricsWriter:
         self._board = SummaryWriter(str(folder), purge_step=purge)
 
     def write(self, row: dict[str, float]) -> None:
-        """Append one row; what is not a number is null."""
+        """Append one row; values that are not finite become null."""
         plain = {k: (v if math.isfinite(v) else None) for k, v in row.items()}
         self._file.write(json.dumps(plain) + "\n")
         self._file.flush()
@@ -139,13 +137,13 @@ class MetricsWriter:
                 self._board.add_scalar(name, value, int(row["update"]))
 
     def close(self) -> None:
-        """Finish both files."""
+        """Close both files."""
         self._file.close()
         self._board.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a run directory's metrics.jsonl; a line that a kill cut short is left out."""
+    """Rows of metrics.jsonl; a line that a kill truncated is left out."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
@@ -153,7 +151,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def _update_of(line: str) -> float:
-    """Update of a row; infinite for a line that was cut short."""
+    """Update of a row; infinite for a truncated line."""
     try:
         return json.loads(line)["update"]
     except (json.JSONDecodeError, KeyError, TypeError):

@@ -2,8 +2,7 @@
 
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.frames import FrameReplay
-from tessera.stores.host import HostReplay
 from tessera.stores.queue import Queue
 from tessera.stores.replay import Replay, ReplayBuffer
 
-__all__ = ["Experience", "FrameReplay", "HostReplay", "Queue", "Replay", "ReplayBuffer", "Sample", "Store"]
+__all__ = ["Experience", "FrameReplay", "Queue", "Replay", "ReplayBuffer", "Sample", "Store"]

@@ -12,7 +12,7 @@ NOWHERE = np.iinfo(np.int32).max
 
 
 class Experience(NamedTuple):
-    """What `act` hands to `store`, for one group: every leaf has leading axes [T, n] (rows in time, environments)."""
+    """What `act` sends to `store`, for one group: every leaf has leading axes [T, n] (rows in time, environments)."""
 
     rows: Any
     valid: jax.Array | None = None
@@ -20,20 +20,20 @@ class Experience(NamedTuple):
     priority: jax.Array | None = None
     """[T, n] first priorities, where the actor computes them; None: new rows get the largest priority so far."""
     version: jax.Array | None = None
-    """[T, n] version of the params that each row was made with, in gradients applied; None: not known."""
+    """[T, n] version of the params that each row was made with, in gradients applied; None: unknown."""
 
 
 class Sample(NamedTuple):
-    """What `store` hands to `grad`, for one group."""
+    """What `store` sends to `grad`, for one group."""
 
     rows: Any
     """From a queue: [T, n, ...], all of one unroll. From a replay: [batch, ...]."""
     weight: jax.Array | None = None
     """[batch] importance weights of a prioritised replay, before normalisation: 1 / (filled * probability)."""
     index: jax.Array | None = None  # type: ignore[assignment]
-    """[batch] where the rows lie in the buffer; what new priorities are addressed to."""
+    """[batch] slots of the rows in the buffer, the addresses of new priorities."""
     version: jax.Array | None = None
-    """Version of the params that each row was made with; shaped like the rows' leading axes."""
+    """Version of the params that each row was made with; its shape is that of the rows' leading axes."""
 
 
 class Store:
@@ -42,10 +42,10 @@ class Store:
     prioritised: bool = False
     """Whether new priorities flow back from `grad`."""
     persistent: bool = False
-    """Whether the buffer outlives an update (a replay) or only hands experience on (a queue)."""
+    """Whether the buffer outlives an update (a replay) or only passes experience on (a queue)."""
 
     def split(self, groups: int) -> Store:
-        """Return this store's share for one of `groups` groups (capacity and batch are given for all together)."""
+        """Return the store of one of `groups` groups; capacity and batch of this one are for all groups together."""
         raise NotImplementedError
 
     def init(self, row: Any, rows_per_put: int) -> Any:

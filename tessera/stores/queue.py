@@ -1,4 +1,4 @@
-"""A queue of one: what an unroll brought is what `grad` draws. For algorithms that learn from fresh experience."""
+"""A queue of one unroll: `grad` draws exactly the last one. For algorithms that learn from fresh experience."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tessera.stores.base import Experience, Sample, Store
 
 @dataclass(frozen=True)
 class Queue(Store):
-    """Hands each unroll on as it is. Its buffer is empty until the first put, and then the last unroll's rows."""
+    """Passes each unroll on as it is. Its buffer is empty until the first put, and then the last unroll's rows."""
 
     def split(self, groups: int) -> Queue:
-        """Return itself: a queue holds what it is given."""
+        """Return the same queue: it has neither capacity nor batch."""
         del groups
         return self
 
@@ -25,9 +25,9 @@ class Queue(Store):
         return ()
 
     def put(self, buffer: Any, experience: Experience) -> Any:
-        """Return the sample to be drawn, rows [T, n, ...]; what the buffer held before is gone.
+        """Return the next sample, rows [T, n, ...], which replaces the last one.
 
-        `valid` is not kept: rows that an on-policy algorithm must not learn from are marked in its rows.
+        `valid` is not kept: an on-policy algorithm marks invalid steps in its rows.
         """
         del buffer
         return Sample(rows=experience.rows, version=experience.version)
@@ -38,6 +38,6 @@ class Queue(Store):
         return buffer
 
     def update(self, buffer: Any, index: jax.Array, priority: jax.Array) -> Any:
-        """Return the buffer as it is: a queue has no priorities."""
+        """Return the buffer unchanged: a queue has no priorities."""
         del index, priority
         return buffer

@@ -1,8 +1,8 @@
 """A ring of rows that are drawn again and again, uniformly or by priority (Schaul et al., 2016).
 
 Priorities lie in a sum tree: the lowest level has one entry for each slot, priority^alpha, and each entry above is the
-sum of `_FANOUT` entries below. A parent is always summed afresh from its children, so that sums do not drift; a draw
-walks down from the top, choosing a child in proportion to its entry. Draws are independent, with replacement.
+sum of `_FANOUT` entries below. A parent is always summed again from its children, so that sums do not drift. A draw
+walks down from the top and chooses a child in proportion to its entry. Draws are independent, with replacement.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import numpy as np
 
 from tessera.errors import TesseraError
 from tessera.maths.distributions import inverse_cdf
-from tessera.stores.base import Experience, Sample, Store
+from tessera.stores.base import NOWHERE, Experience, Sample, Store
 
 # Children of one parent: one cache line, and five levels for a million slots.
 _FANOUT = 16
 
-# A level above so few entries is summed as a whole: that costs less than finding out which families changed.
+# A level above at most this many entries is summed as a whole: that costs less than finding the families that changed.
 _FEW = 8192
 
-# Larger priorities are held to this, so that their sums stay finite in float32.
+# Larger priorities are clipped to this, so that their sums stay finite in float32.
 _LARGEST = 1e12
 
 Tree = tuple[jax.Array, ...]
 
 
 class ReplayBuffer(NamedTuple):
-    """What a replay holds for one group."""
+    """The buffer of one group."""
 
     rows: Any
     """A tree of [capacity, ...]."""
     head: jax.Array
     """int32: the slot that the next row goes to."""
     filled: jax.Array
-    """int32: how many slots hold a row; they are the first ones."""
+    """int32: number of slots that hold a row; they are the first ones."""
     tree: Tree
     """Levels of the sum tree from the slots up, float32; () if not prioritised."""
     largest: jax.Array
@@ -65,12 +65,12 @@ def _families(level: jax.Array) -> jax.Array:
 
 
 def _sum_all(level: jax.Array, children: jax.Array) -> jax.Array:
-    """Sum all families afresh into the level above them."""
+    """Sum all families into the level above them."""
     return jax.lax.dynamic_update_slice(level, jnp.sum(children, axis=1), (0,))
 
 
 def _set_range(tree: Tree, start: jax.Array, values: jax.Array) -> Tree:
-    """Write `values` [R] to the slots from `start` on, which all exist, and sum their parents afresh."""
+    """Write `values` [R] to the slots from `start` on, which all exist, and sum their parents again."""
     count = values.shape[0]
     levels = [jax.lax.dynamic_update_slice(tree[0], values, (start,))]
     for level in tree[1:]:
@@ -78,7 +78,7 @@ def _set_range(tree: Tree, start: jax.Array, values: jax.Array) -> Tree:
         if children.size <= _FEW:
             levels.append(_sum_all(level, children))
             continue
-        # One more family than fits, as the range may begin inside one; summing a few others afresh does no harm.
+        # One more family than fits, as the range may begin inside one; summing a few others again does no harm.
         count = min(count // _FANOUT + 2, children.shape[0])
         start = jnp.minimum(start // _FANOUT, children.shape[0] - count)
         sums = jnp.sum(jax.lax.dynamic_slice(children, (start, jnp.zeros_like(start)), (count, _FANOUT)), axis=1)
@@ -87,9 +87,9 @@ def _set_range(tree: Tree, start: jax.Array, values: jax.Array) -> Tree:
 
 
 def _set_slots(tree: Tree, index: jax.Array, values: jax.Array) -> Tree:
-    """Write `values` [B] to the slots `index` [B], except those beyond the last, and sum their parents afresh.
+    """Write `values` [B] to the slots `index` [B], except those beyond the last, and sum their parents again.
 
-    Where parents appear twice, both write the same sum.
+    Where a parent appears twice, both write the same sum.
     """
     levels = [tree[0].at[index].set(values, mode="drop")]
     for level in tree[1:]:
@@ -121,18 +121,18 @@ class Replay(Store):
     """Keeps the newest `capacity` rows and draws `batch` of them at a time, with replacement."""
 
     capacity: int
-    """How many rows are kept, in all groups together; a group's share is rounded up to whole puts."""
+    """Rows that are kept, in all groups together; a group's part is rounded up to whole puts."""
     batch: int
-    """How many rows are drawn at a time, in all groups together."""
+    """Rows that are drawn at a time, in all groups together."""
     prioritised: bool = False
-    """Draw in proportion to priority^alpha within a group, rather than all alike."""
+    """Draw in proportion to priority^alpha within a group, rather than uniformly."""
     alpha: float = 0.6
-    """How much priorities matter: 0, not at all; 1, in proportion."""
+    """How much priorities matter: 0 not at all, 1 in full proportion."""
 
     persistent = True
 
     def split(self, groups: int) -> Replay:
-        """Return one group's share."""
+        """Return the replay of one group."""
         if self.batch % groups:
             raise TesseraError(
                 f"a batch of {self.batch} rows cannot be drawn from {groups} groups alike: "
@@ -152,17 +152,16 @@ class Replay(Store):
         return ReplayBuffer(rows, head, filled, tree, jnp.ones((), jnp.float32), version)
 
     def put(self, buffer: ReplayBuffer, experience: Experience) -> ReplayBuffer:
-        """Return the buffer with the rows [T, n, ...] in it, in order, over the oldest ones; invalid ones are left out.
+        """Write the rows [T, n, ...], in order, over the oldest ones; invalid rows are left out.
 
-        Every put brings `rows_per_put` rows. If none of them is marked invalid (`valid` is None) it must be so for all
-        puts: then puts never wrap around inside.
+        Every put brings `rows_per_put` rows. If `valid` is None in one put it must be None in all: then no put wraps
+        around the end.
         """
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), experience.rows)
         priority = None if experience.priority is None else experience.priority.reshape(-1)
-        made = jax.tree.leaves(rows)[0].shape[0]
-        version = jnp.zeros(made, jnp.int32) if experience.version is None else experience.version.reshape(-1)
+        count, capacity = jax.tree.leaves(rows)[0].shape[0], buffer.version.shape[0]
+        version = jnp.zeros(count, jnp.int32) if experience.version is None else experience.version.reshape(-1)
         valid = None if experience.valid is None else experience.valid.reshape(-1).astype(bool)
-        count, capacity = made, buffer.version.shape[0]
         if count > capacity:
             raise ValueError(f"a put of {count} rows does not fit into {capacity} slots")
         if valid is None and capacity % count == 0:
@@ -192,12 +191,11 @@ class Replay(Store):
         )
 
     def _put_some(self, buffer: ReplayBuffer, rows: Any, priority: jax.Array | None, valid: jax.Array) -> ReplayBuffer:
-        """Write the valid ones of (rows, versions) to the next slots, around the end if need be."""
+        """Write the valid ones of (rows, versions) to the next slots, wrapping around the end."""
         count, capacity = rows[1].shape[0], buffer.version.shape[0]
         before = jnp.cumsum(valid.astype(jnp.int32)) - 1
-        # Rows to leave out are sent to a slot that no level has, and dropped on the way.
-        nowhere = jnp.iinfo(jnp.int32).max
-        slot = jnp.where(valid, (buffer.head + before) % capacity, nowhere)
+        # Invalid rows get a slot that no level has, and the scatter drops them.
+        slot = jnp.where(valid, (buffer.head + before) % capacity, NOWHERE)
         kept = before[-1] + 1
         tree, largest = buffer.tree, buffer.largest
         if self.prioritised:
@@ -221,7 +219,7 @@ class Replay(Store):
     def sample(self, buffer: ReplayBuffer, key: jax.Array) -> Sample:
         """Draw `batch` rows, each independent of the others; the buffer must hold at least one.
 
-        A prioritised replay adds importance weights 1 / (filled * probability), before any exponent or normalisation.
+        A prioritised replay adds importance weights, 1 / (filled * probability), without exponent or normalisation.
         """
         if self.prioritised:
             index = _draw(buffer.tree, key, self.batch)
@@ -235,9 +233,9 @@ class Replay(Store):
         return Sample(rows, weight, index if self.prioritised else None, version)
 
     def update(self, buffer: ReplayBuffer, index: jax.Array, priority: jax.Array) -> ReplayBuffer:
-        """Return the buffer with `priority` [B] at the slots `index` [B]; one of them where a slot appears twice.
+        """Set `priority` [B] at the slots `index` [B]; where a slot appears twice, either value may win.
 
-        A priority of 0 (or below, or nan) is never drawn again until it is updated or overwritten.
+        A row of priority 0 (or below, or nan) is not drawn until its priority is set again.
         """
         if not self.prioritised:
             return buffer
@@ -246,13 +244,13 @@ class Replay(Store):
         return buffer._replace(tree=tree, largest=self._larger(buffer.largest, priority))
 
     def _first_priority(self, buffer: ReplayBuffer, priority: jax.Array | None, count: int) -> jax.Array:
-        """What new rows start with: [count], what the actor computed or else the largest priority so far."""
+        """First priorities of new rows, [count]: those that the actor computed, else the largest so far."""
         if priority is None:
             return jnp.full((count,), buffer.largest)
         return priority.astype(jnp.float32)
 
     def _entry(self, priority: jax.Array) -> jax.Array:
-        """What a priority counts in the tree: priority^alpha, 0 where it is not positive; [B]."""
+        """Entries of priorities in the tree: priority^alpha, 0 where they are not positive; [B]."""
         return jnp.where(priority > 0, jnp.minimum(priority, _LARGEST) ** self.alpha, 0)
 
     def _larger(self, largest: jax.Array, priority: jax.Array) -> jax.Array:
@@ -263,12 +261,14 @@ class Replay(Store):
 def rebuilt(
     store: Replay, like: ReplayBuffer, rows: Any, counts: tuple[int, int, Any], entries: np.ndarray | None
 ) -> ReplayBuffer:
-    """One group's buffer like `like`, filled with the newest of another's (rows, versions), oldest first.
+    """One group's buffer in the shapes of `like`, filled with the newest rows of another buffer, oldest first.
+
+    All arrays are NumPy's.
 
     Args:
-        store: the share of one group.
-        like: a buffer of the new size, NumPy arrays as all here.
-        rows: what the other one held, [capacity, ...].
+        store: the replay of one group.
+        like: a buffer of the new size.
+        rows: (rows, versions) of the other buffer, [capacity, ...].
         counts: its `head`, `filled` and `largest`.
         entries: its tree's lowest level; None if it was not prioritised.
     """

@@ -1,1 +1,1 @@
-"""What every room may use: caches, imports, fields, facts about this machine."""
+"""Helpers for the whole package: cache, imports, fields, files, leaf paths, facts about this machine."""

@@ -1,4 +1,4 @@
-"""The compilation cache: compiled programs outlive the process, in the user's cache folder."""
+"""The compilation cache: compiled programs are kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cache_folder() -> Path:
 
 
 def use_compilation_cache() -> None:
-    """Turn JAX's persistent cache on, unless the user has set one up or TESSERA_CACHE is empty."""
+    """Turn on JAX's persistent cache, unless the user has set one up or TESSERA_CACHE is empty."""
     import jax
 
     if os.environ.get("TESSERA_CACHE") == "" or getattr(jax.config, "jax_compilation_cache_dir", None):
@@ -23,7 +23,7 @@ def use_compilation_cache() -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return  # a home that cannot be written to costs compile time, nothing else
+        return  # without a writable folder programs are compiled again
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -1,4 +1,4 @@
-"""Files that a kill leaves whole."""
+"""Files that are written atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing what is named by path: by users, or by ourselves at another time or in another process."""
+"""Imports by dotted path, as named by a user or saved by another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tessera.errors import TesseraError, unknown_name
 
 
 def import_target(path: str) -> Any:
-    """Import `package.module.Class`."""
+    """Import `package.module.Class`, as a user names it after `py:`."""
     module_name, _, attribute = path.rpartition(".")
     if not module_name:
         raise TesseraError(f"'py:{path}' names no module: write py:package.module.Class")
@@ -26,7 +26,7 @@ def import_target(path: str) -> Any:
 
 
 def import_again(path: str, complaint: str) -> Any:
-    """Import what was written down as `package.module.name` before, by another process maybe."""
+    """Import `package.module.name`, as an earlier or another process has saved it."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)

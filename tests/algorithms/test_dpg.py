@@ -70,7 +70,7 @@ def equal(a: Any, b: Any) -> list[bool]:
 def test_of_two_critics_the_lower_says_what_targets_are_worth(twin, values, worth):
     algorithm, params = made(twin=twin)
     rows = rows_of(algorithm.world)
-    target = algorithm.target(saying(params, *values), rows, jax.random.key(0))
+    target = algorithm.targets(saying(params, *values), rows, jax.random.key(0))
     np.testing.assert_allclose(target, rows.reward + 0.9 * worth, rtol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_each_critic_learns_from_its_own_error_and_both_count():
     online, target = saying(params, 3.0, 2.0), saying(params, 2.0, 4.0)  # so that values should be 1 + 0.9 * 2 = 2.8
     gradients, (metrics, error) = algorithm.loss_gradient(view_of(online, 0, target), rows, 1.0, jax.random.key(0))
     np.testing.assert_allclose(error, 0.5, rtol=1e-5)  # the mean of 0.2 and 0.8
-    np.testing.assert_allclose(algorithm.errors(online, target, rows, jax.random.key(0)), error, rtol=1e-5)
+    np.testing.assert_allclose(algorithm.row_errors(online, target, rows, jax.random.key(0)), error, rtol=1e-5)
     expected = {"loss": 0.5 * (0.04 + 0.64), "actor_loss": -3.0, "q_mean": 2.5, "td_error": 0.5}
     assert {k: float(v) for k, v in metrics.items()} == pytest.approx(expected, rel=1e-5)
     heads = gradients["critic"]["params"]
@@ -171,11 +171,11 @@ def test_noise_on_target_actions_is_clipped_and_they_stay_within_their_range():
     algorithm, _ = made(smoothing=1e6, smoothing_clip=0.25)
     rows = rows_of(algorithm.world, 50)
     action = jnp.broadcast_to(jnp.asarray([0.0, 0.9]), (50, 2))
-    moved = np.asarray(algorithm.smoothed(action, rows, jax.random.key(0)))
+    moved = np.asarray(algorithm.add_target_noise(action, rows, jax.random.key(0)))
     assert {round(float(x), 4) for x in moved[:, 0]} == {-0.5, 0.5}  # a quarter of half the range
     assert {round(float(x), 4) for x in moved[:, 1]} == {0.775, 1.0}  # and the range ends at 1
     algorithm, _ = made(smoothing=0.2)
-    moved = algorithm.smoothed(jnp.zeros((2000, 2)) + 0.5, rows_of(algorithm.world, 2000), jax.random.key(0))
+    moved = algorithm.add_target_noise(jnp.zeros((2000, 2)) + 0.5, rows_of(algorithm.world, 2000), jax.random.key(0))
     deviation = (moved - 0.5) / HALF
     np.testing.assert_allclose(deviation.std(axis=0), 0.2, rtol=0.1)
     assert float(jnp.abs(deviation).max()) <= 0.5 + 1e-6
@@ -184,12 +184,12 @@ def test_noise_on_target_actions_is_clipped_and_they_stay_within_their_range():
 def test_noise_on_a_target_belongs_to_the_row_and_to_the_gradient_and_not_to_a_place():
     algorithm, params = made()
     rows = rows_of(algorithm.world)
-    whole = algorithm.target(params, rows, jax.random.key(0))
-    half = algorithm.target(params, jax.tree.map(lambda x: x[5:2:-1], rows), jax.random.key(0))
+    whole = algorithm.targets(params, rows, jax.random.key(0))
+    half = algorithm.targets(params, jax.tree.map(lambda x: x[5:2:-1], rows), jax.random.key(0))
     np.testing.assert_allclose(half, whole[5:2:-1], rtol=1e-5)
-    assert not np.allclose(algorithm.target(params, rows, jax.random.key(1)), whole, rtol=1e-5)
+    assert not np.allclose(algorithm.targets(params, rows, jax.random.key(1)), whole, rtol=1e-5)
     without, _ = made(smoothing=0.0)
-    assert not np.allclose(without.target(params, rows, jax.random.key(0)), whole, rtol=1e-5)
+    assert not np.allclose(without.targets(params, rows, jax.random.key(0)), whole, rtol=1e-5)
 
 
 @pytest.mark.parametrize("priorities", [False, True])
@@ -207,7 +207,7 @@ def test_windows_of_three_steps_sum_rewards_and_actors_say_how_surprising_they_a
     np.testing.assert_array_equal(experience.valid, [False, False, True, True])
     np.testing.assert_allclose(rows.reward[2:], [1 + 0.9 * 2 + 0.81 * 3, 2 + 0.9 * 3 + 0.81 * 4], rtol=1e-6)
     np.testing.assert_allclose(rows.action[2:], action[:2])
-    target = algorithm.target(params, rows, jax.random.key(0))[2:]
+    target = algorithm.targets(params, rows, jax.random.key(0))[2:]
     np.testing.assert_allclose(target, [5.23 + 0.729 * 8, 7.94], rtol=1e-6)
     if priorities:  # the means over critics of |10 - target| and |8 - target|
         expected = (np.abs(10 - target) + np.abs(8 - target)) / 2 + 1e-3

@@ -16,7 +16,7 @@ import pytest
 import tessera
 from tessera import ES, TesseraError, View, envs
 from tessera.algorithms.contract import Clock
-from tessera.algorithms.es import Evaluated
+from tessera.algorithms.es import MemberScore
 from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.maths.evolution import noise
@@ -40,7 +40,7 @@ def test_the_gradient_is_the_formula():
     view = view_of(algorithm)
     seeds = jnp.stack([jax.random.key_data(jax.random.key(k)) for k in (5, 6)])
     score = jnp.asarray([[4.0, 1.0], [2.0, 3.0]])
-    gradients, feedback = algorithm.gradient(view, Evaluated(seeds, score), score[None], jax.random.key(0))
+    gradients, feedback = algorithm.gradient(view, MemberScore(seeds, score), score[None], jax.random.key(0))
     # ranks of 4 1 2 3 are 3 0 1 2, so shaped (1/2, -1/2), (-1/6, 1/6); members are seed 5 with and against, 6 likewise
     shaped = [[0.5, -0.5], [-1 / 6, 1 / 6]]
     drawn = [noise(seed, view.params) for seed in seeds]

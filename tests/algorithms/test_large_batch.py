@@ -13,7 +13,7 @@ import pytest
 import tessera
 from tessera import A2C, PPO, TesseraError, envs, policies
 from tessera.algorithms.contract import Clock
-from tessera.algorithms.parts.large_batch import growth
+from tessera.algorithms.parts.large_batch import rate_factor
 from tessera.channels.gradient_accumulation import GradientAccumulator
 from tessera.engines.serial import SerialEngine
 from tessera.planning.prepare import planned_updates, prepare_plan
@@ -35,7 +35,7 @@ ENV = "gymnax:CartPole-v1"
     ],
 )
 def test_the_rate_follows_the_batch(scaling, warmup, progress, expected):
-    assert float(growth(scaling, 8.0, warmup, progress)) == pytest.approx(expected)
+    assert float(rate_factor(scaling, 8.0, warmup, progress)) == pytest.approx(expected)
 
 
 def rate(algorithm: Any, count: int, applies: int = 0) -> float:
@@ -49,7 +49,7 @@ def test_the_rate_grows_with_environments_beyond_those_it_is_meant_for():
     assert rate(plain, 512) == rate(scaled, 64) == pytest.approx(0.001)
     assert rate(scaled, 512) == pytest.approx(0.008)
     assert rate(PPO(learning_rate=0.001, anneal=False, rate_scaling="sqrt", rate_envs=128), 512) == pytest.approx(0.002)
-    assert rate(scaled, 32) == pytest.approx(0.001)  # fewer than usual are nobody's large batch
+    assert rate(scaled, 32) == pytest.approx(0.001)  # fewer than usual are no large batch
     annealed = PPO(learning_rate=0.001, anneal=True, rate_scaling="linear", rate_warmup=0.5)
     assert rate(annealed, 512, applies=25) == pytest.approx(0.001 * 4.5 * 0.75)
 

@@ -1,4 +1,4 @@
-"""Several agents: the network's axis of agents, who is learned from, and parity across policies."""
+"""Several agents: the network's axis of agents, which agents are learned from, and parity across policies."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from tessera import MAPPO, PPO, DeviceEnvironment, Discrete, Fragment, Policy, Spec, TesseraError, policies
 from tessera.algorithms.contract import Clock, Transition, View
-from tessera.algorithms.parts.actor_critic_types import Extras, Statistics
+from tessera.algorithms.parts.actor_critic_acting import Extras, Statistics
 from tessera.api import train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.networks import TeamActorCritic
@@ -142,7 +142,7 @@ def test_every_way_to_cut_a_team_gives_the_params_of_fused(env, options):
 
 @pytest.mark.usefixtures("x64")
 def test_a_team_on_processes_gives_the_params_of_fused():
-    with kept():
+    with keep_processes():
         for policy, separate in (("single_learner_coarse", False), ("environments:workers=1", True)):
             wanted = state_of(SerialEngine, policies.get("fused", devices=1), Relay(), separate=separate)
             state = state_of(LocalEngine, policies.parse(policy), Relay(), separate=separate)
@@ -222,7 +222,7 @@ def test_a_pettingzoo_team_is_trained_on_the_host():
 
 def test_a_pettingzoo_team_of_wide_networks_is_trained_on_processes():
     algorithm = MAPPO(unroll=25, epochs=1, minibatches=1, separate=True)
-    with kept():
+    with keep_processes():
         result = train(
             algorithm,
             "pettingzoo:mpe2.simple_spread_v3",

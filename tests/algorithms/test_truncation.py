@@ -13,7 +13,7 @@ import tessera
 from tessera import policies
 from tessera.api import train
 from tessera.envs import make
-from tessera.program.training import published
+from tessera.program.training_program import published
 
 LENGTH = 5
 GAMMA = 0.9

@@ -13,9 +13,10 @@ from scipy import stats
 
 from tessera import DQN, Discrete, QLearning, Spec, TesseraError
 from tessera.algorithms.contract import Clock, Transition, View
-from tessera.algorithms.parts.n_step_windows import DrawSummary, Row, ValueMemory
+from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
+from tessera.algorithms.parts.replay_learning import DrawSummary
 from tessera.maths.exploration import mixed_epsilon
-from tessera.maths.outliers import ENOUGH, is_outlier, with_loss
+from tessera.maths.outliers import ENOUGH, add_loss, is_outlier
 from tessera.maths.returns import returns_to_go
 from tessera.maths.statistics import Moments, no_moments
 from tessera.stores.base import Experience, Sample
@@ -66,7 +67,7 @@ ROWS = Row(seen(0, 1), jnp.array([1, 0]), jnp.array([1.0, -1.0]), jnp.array([0.9
 def test_double_lets_the_params_choose_what_the_target_network_values(double, targets):
     dqn = DQN(double=double).bind(SPEC)
     error = np.array([2.0, 3.0]) - targets
-    np.testing.assert_allclose(dqn.errors(PARAMS, TARGET, ROWS, jax.random.key(0)), error, rtol=1e-6)
+    np.testing.assert_allclose(dqn.row_errors(PARAMS, TARGET, ROWS, jax.random.key(0)), error, rtol=1e-6)
     gradient, feedback = dqn.gradient(view(), (ROWS, None), DrawSummary(), jax.random.key(0))
     wanted = np.zeros((4, 2))
     wanted[0, 1], wanted[1, 0] = error / 2  # half the square, and the mean over two rows
@@ -86,9 +87,9 @@ def test_huber_counts_large_errors_linearly():
 def test_importance_weights_have_the_exponent_of_the_moment_and_the_largest_is_one(end, power):
     dqn = DQN(prioritised=True, importance_exponent=0.4, importance_end=end, double=False).bind(SPEC)
     sample = Sample(ROWS, jnp.array([4.0, 0.5]), jnp.array([7, 9]))
-    (rows, weight), told = dqn.prepare(view(progress=0.5), sample)
+    (rows, weight), summary = dqn.prepare(view(progress=0.5), sample)
     np.testing.assert_allclose(weight, np.array([4.0, 0.5]) ** power, rtol=1e-6)
-    everyone = DrawSummary(weight=jnp.array([told.weight, 10.0]))  # another group has the largest
+    everyone = DrawSummary(weight=jnp.array([summary.weight, 10.0]))  # another group has the largest
     gradient, feedback = dqn.gradient(view(), (rows, weight), everyone, jax.random.key(0))
     error = np.array([2.0 - 5.5, 3.0])
     np.testing.assert_allclose([gradient[0, 1], gradient[1, 0]], error * weight / 10.0 / 2, rtol=1e-5)
@@ -131,12 +132,12 @@ def test_the_target_follows_by_copies_or_by_a_little():
 def test_optimisers_are_those_of_their_names(name, transform):
     dqn = DQN(optimiser=name, learning_rate=0.1, anneal=False, max_gradient_norm=0).bind(SPEC)
     state = dqn.start(PARAMS)._replace(clock=Clock(jnp.int32(0), jnp.int32(10)))
-    told = transform.init(PARAMS)
+    held = transform.init(PARAMS)
     params = PARAMS
     for k in range(3):
         gradient = PARAMS * (k - 0.5)
         state = dqn.apply(state, gradient, jnp.float32(1))
-        step, told = transform.update(gradient, told, params)
+        step, held = transform.update(gradient, held, params)
         params = optax.apply_updates(params, step)
     np.testing.assert_allclose(state.params, params, rtol=1e-5)
 
@@ -144,7 +145,7 @@ def test_optimisers_are_those_of_their_names(name, transform):
 def test_a_loss_that_is_far_above_its_running_mean_is_dropped_and_counted():
     usual = no_moments(())
     for k in range(200):
-        usual = with_loss(usual, jnp.float32(1.0 + 0.1 * (-1) ** k))
+        usual = add_loss(usual, jnp.float32(1.0 + 0.1 * (-1) ** k))
     assert float(usual.mean) == pytest.approx(1.0, abs=0.01)
     assert [bool(is_outlier(usual, jnp.float32(x), 3.0)) for x in (1.2, 1.4)] == [False, True]
     few = Moments(jnp.float32(ENOUGH - 1), usual.mean, usual.m2)
@@ -152,15 +153,15 @@ def test_a_loss_that_is_far_above_its_running_mean_is_dropped_and_counted():
 
     dqn = DQN(outliers=3.0, double=False).bind(SPEC)
     state = dqn.start(PARAMS)._replace(target=TARGET, statistics=usual, clock=Clock(jnp.int32(0), jnp.int32(10)))
-    batch, told = dqn.prepare(view(statistics=usual), Sample(ROWS))
-    assert float(told.loss) == pytest.approx(0.5 * (3.5**2 + 3.0**2) / 2)
-    told = jax.tree.map(lambda x: x[None], told)
-    gradient, feedback = dqn.gradient(view(statistics=usual), batch, told, jax.random.key(0))
+    batch, summary = dqn.prepare(view(statistics=usual), Sample(ROWS))
+    assert float(summary.loss) == pytest.approx(0.5 * (3.5**2 + 3.0**2) / 2)
+    summary = jax.tree.map(lambda x: x[None], summary)
+    gradient, feedback = dqn.gradient(view(statistics=usual), batch, summary, jax.random.key(0))
     assert float(feedback.metrics["dropped"]) == 1.0
     after = dqn.apply(state, gradient, jnp.linalg.norm(gradient))
     jax.tree.map(np.testing.assert_array_equal, after.optimizer, state.optimizer)
     np.testing.assert_array_equal(after.params, PARAMS)
-    assert float(dqn.absorb(state, told).statistics.mean) > 1.0  # what was dropped is remembered all the same
+    assert float(dqn.absorb(state, summary).statistics.mean) > 1.0  # what was dropped is remembered all the same
 
 
 def test_returns_go_to_the_end_of_the_episode_or_of_the_unroll():

@@ -1,4 +1,4 @@
-"""What a replica sends to others at once, and what goes with something else."""
+"""What a replica sends at once, and what travels with something else."""
 
 from __future__ import annotations
 
@@ -8,58 +8,61 @@ import numpy as np
 import pytest
 
 from tessera.channels.link import HERE, LinkSpec
-from tessera.channels.rpc.link import LocalPayload, Payload, RpcLink
-from tessera.channels.rpc.outbox import AGAIN_SECONDS, INLINE_BYTES, OFTEN_SECONDS, Outbox
-from tessera.channels.rpc.wire import MessageHeader, Name, Packet, Sender, decode
+from tessera.channels.rpc.outbox import INLINE_BYTES, NEXT_MESSAGE_SECONDS, PIGGYBACK_SECONDS, Outbox
+from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
+from tessera.channels.rpc.wire import LinkName, MessageHeader, Packet, Sender, decode
 
 ACTOR, LEARNER = 0, 1
 EXPERIENCE, PARAMS = (0, 0), (1, 0)
 SMALL = np.zeros(16, np.float32)
 
 
-class Laid(LocalPayload):
-    """Bytes that others fetch."""
+class RemotePayload(LocalPayload):
+    """Bytes that a receiver fetches."""
 
-    def here(self) -> np.ndarray | None:
+    def local(self) -> np.ndarray | None:
         return None
 
 
-class Replica:
-    """The post of a learner that an actor sends experience to and gets params from, on a clock set by hand."""
+class Learner:
+    """The links and the outbox of a learner that gets experience from an actor and sends it params.
+
+    The clock is set by hand.
+    """
 
     def __init__(self, params: np.ndarray = SMALL, patient: bool = True) -> None:
-        self.now, self.letters = 100.0, []
-        lines = {
-            EXPERIENCE: LinkSpec(SMALL, (LEARNER,), ACTOR, capacity=2, patient=patient),
-            PARAMS: LinkSpec(params, (ACTOR,), LEARNER, capacity=1, register=True, patient=patient),
+        self.now, self.packets = 100.0, []
+        specs = {
+            EXPERIENCE: LinkSpec(like=SMALL, readers=(LEARNER,), writer=ACTOR, capacity=2, patient=patient),
+            PARAMS: LinkSpec(like=params, readers=(ACTOR,), writer=LEARNER, capacity=1, register=True, patient=patient),
         }
-        self.links: dict[Name, RpcLink] = {}
-        me = Sender(LEARNER, 1, HERE)
-        self.outgoing = Outbox(lines, self.links.__getitem__, lambda: me, self, lambda: self.now)
-        for name, spec in lines.items():
-            self.links[name] = RpcLink(name, spec, LEARNER, self.outgoing, lambda: None, lambda place: HERE)
+        self.links: dict[LinkName, RpcLink] = {}
+        identity = Sender(LEARNER, 1, HERE)
+        self.outbox = Outbox(specs, self.links.__getitem__, lambda: identity, self, lambda: self.now)
+        for name, spec in specs.items():
+            self.links[name] = RpcLink(name, spec, LEARNER, self.outbox, lambda: None, lambda place: HERE)
         self.numbers = {EXPERIENCE: 0, PARAMS: 0}
 
-    def store(self, content: np.ndarray) -> Payload:
-        return Laid(content)
+    def store_payload(self, content: np.ndarray) -> Payload:
+        return RemotePayload(content)
 
-    def carry(self, place: int, data: bytes, attachments: list[Payload]) -> None:
+    def send_packet(self, place: int, data: bytes, attachments: list[Payload]) -> None:
         assert place == ACTOR
-        self.letters.append(decode(data, [payload.open() for payload in attachments])[0])
+        self.packets.append(decode(data, [payload.read() for payload in attachments])[0])
 
-    def collect(self) -> None:
-        """There are no answers."""
+    def process_replies(self) -> None:
+        """There are no replies."""
 
-    def hear(self, after: float, got_params: int = 0) -> Packet | None:
-        """An unroll comes after some seconds, and the actor says how many params it has got; the answer."""
+    def receive_unroll(self, after: float, got_params: int = 0) -> Packet | None:
+        """Receive an unroll after some seconds, and the number of params that the actor has got; the reply."""
         self.now += after
-        self.outgoing.hear(ACTOR)
+        self.outbox.note_packet_from(ACTOR)
         if got_params:
-            self.links[PARAMS].note_taken(0, got_params)
+            self.links[PARAMS].receive_credit(0, got_params)
         header = MessageHeader(EXPERIENCE, self.numbers[EXPERIENCE], 0, 0)
-        self.links[EXPERIENCE].take_in(header, np.zeros(64, np.uint8))
+        self.links[EXPERIENCE].receive(header, np.zeros(64, np.uint8))
         self.numbers[EXPERIENCE] += 1
-        data = self.outgoing.answer(ACTOR)
+        data = self.outbox.reply_to(ACTOR)
         return decode(data)[0] if data else None
 
     def learn(self) -> None:
@@ -71,110 +74,110 @@ class Replica:
         self.links[PARAMS].put(self.links[PARAMS].like, self.numbers[PARAMS])
         self.numbers[PARAMS] += 1
 
-    def take_letters(self) -> list[Packet]:
-        found, self.letters = self.letters, []
-        return found
+    def take_packets(self) -> list[Packet]:
+        packets, self.packets = self.packets, []
+        return packets
 
 
 @pytest.fixture
-def learner() -> Replica:
-    """One that has heard from its actor twice, a moment apart."""
-    replica = Replica()
-    replica.hear(1.0)
-    replica.hear(OFTEN_SECONDS / 2)
-    return replica
+def learner() -> Learner:
+    """A learner with two packets from its actor, a moment apart."""
+    learner = Learner()
+    learner.receive_unroll(1.0)
+    learner.receive_unroll(PIGGYBACK_SECONDS / 2)
+    return learner
 
 
-def shown(packet: Packet | None) -> Any:
-    """Versions of params in a packet, and what it says of experience."""
+def summary(packet: Packet | None) -> Any:
+    """Versions of the params in a packet, and its credit for experience."""
     assert packet is not None
-    assert all(header.name == PARAMS for header in packet.headers)
+    assert all(header.link == PARAMS for header in packet.headers)
     return [header.version for header in packet.headers], packet.credits.get((EXPERIENCE, 0))
 
 
-def test_who_sends_often_gets_the_newest_params_with_the_answer(learner):
+def test_an_actor_that_sends_often_gets_the_newest_params_with_the_reply(learner):
     learner.learn()
-    assert shown(learner.take_letters()[0]) == ([0], 1)  # by what it was told it could not send any more
+    assert summary(learner.take_packets()[0]) == ([0], 1)  # its last known credit was used up
     learner.learn()
     learner.learn()
-    assert learner.take_letters() == []
-    assert shown(learner.hear(OFTEN_SECONDS / 2, got_params=1)) == ([2], 3)
-    assert learner.take_letters() == []
+    assert learner.take_packets() == []
+    assert summary(learner.receive_unroll(PIGGYBACK_SECONDS / 2, got_params=1)) == ([2], 3)
+    assert learner.take_packets() == []
 
 
-def test_who_does_not_say_that_it_got_params_gets_no_more(learner):
+def test_an_actor_that_has_not_confirmed_its_params_gets_no_newer_ones(learner):
     learner.learn()
-    assert shown(learner.take_letters()[0]) == ([0], 1)
+    assert summary(learner.take_packets()[0]) == ([0], 1)
     learner.learn()
-    assert shown(learner.hear(OFTEN_SECONDS / 2)) == ([], 2)
+    assert summary(learner.receive_unroll(PIGGYBACK_SECONDS / 2)) == ([], 2)
 
 
-def test_who_sends_seldom_gets_params_at_once():
-    learner = Replica()
-    learner.hear(1.0)
-    learner.hear(OFTEN_SECONDS * 2)
+def test_an_actor_that_sends_seldom_gets_params_at_once():
+    learner = Learner()
+    learner.receive_unroll(1.0)
+    learner.receive_unroll(PIGGYBACK_SECONDS * 2)
     learner.publish()
-    assert shown(learner.take_letters()[0]) == ([0], None)
+    assert summary(learner.take_packets()[0]) == ([0], None)
 
 
-def test_params_that_somebody_may_wait_for_are_sent_at_once():
-    learner = Replica(patient=False)
+def test_params_that_an_actor_may_wait_for_are_sent_at_once():
+    learner = Learner(patient=False)
     for _ in range(3):
-        learner.hear(OFTEN_SECONDS / 4)
+        learner.receive_unroll(PIGGYBACK_SECONDS / 4)
         learner.links[EXPERIENCE].release(0)
-    learner.outgoing.answer(ACTOR)
-    learner.take_letters()
+    learner.outbox.reply_to(ACTOR)
+    learner.take_packets()
     learner.publish()
-    assert shown(learner.take_letters()[0]) == ([0], None)
+    assert summary(learner.take_packets()[0]) == ([0], None)
 
 
-def test_params_do_not_wait_for_long_for_one_that_has_become_slow(learner):
+def test_params_do_not_wait_long_for_an_actor_that_has_become_slow(learner):
     learner.links[EXPERIENCE].release(0, 2)
-    learner.outgoing.answer(ACTOR)
+    learner.outbox.reply_to(ACTOR)
     learner.publish()
-    assert learner.take_letters() == []
-    learner.now += OFTEN_SECONDS
+    assert learner.take_packets() == []
+    learner.now += PIGGYBACK_SECONDS
     learner.publish()
-    assert shown(learner.take_letters()[0]) == ([1], None)
+    assert summary(learner.take_packets()[0]) == ([1], None)
 
 
-def test_a_replica_that_has_nothing_to_do_sends_what_others_wait_for_and_the_rest_a_little_later(learner):
+def test_an_idle_replica_sends_what_others_wait_for_and_the_rest_a_little_later(learner):
     learner.links[EXPERIENCE].release(0)
-    assert learner.take_letters() == []
-    assert not learner.outgoing.clear()  # the actor has no room, so it is told
-    assert shown(learner.take_letters()[0]) == ([], 1)
+    assert learner.take_packets() == []
+    assert not learner.outbox.flush()  # the actor has used up its credit, so it gets an update
+    assert summary(learner.take_packets()[0]) == ([], 1)
     learner.links[EXPERIENCE].release(0)
-    assert learner.outgoing.clear()
-    assert learner.take_letters() == []
-    assert not learner.outgoing.clear(everything=True)
-    assert shown(learner.take_letters()[0]) == ([], 2)
-    assert not learner.outgoing.clear(everything=True)
-    assert learner.take_letters() == []
+    assert learner.outbox.flush()
+    assert learner.take_packets() == []
+    assert not learner.outbox.flush(everything=True)
+    assert summary(learner.take_packets()[0]) == ([], 2)
+    assert not learner.outbox.flush(everything=True)
+    assert learner.take_packets() == []
 
 
-def test_who_is_not_met_soon_is_told_at_once():
-    learner = Replica()
-    learner.hear(1.0)
+def test_a_credit_goes_at_once_if_no_traffic_is_expected():
+    learner = Learner()
+    learner.receive_unroll(1.0)
     learner.links[EXPERIENCE].release(0)
-    assert shown(learner.take_letters()[0]) == ([], 1)
+    assert summary(learner.take_packets()[0]) == ([], 1)
     learner.publish()  # a message: another is likely to follow
-    learner.take_letters()
-    learner.hear(AGAIN_SECONDS / 2)
+    learner.take_packets()
+    learner.receive_unroll(NEXT_MESSAGE_SECONDS / 2)
     learner.links[EXPERIENCE].release(0)
-    assert learner.take_letters() == []
-    learner.now += AGAIN_SECONDS
-    learner.hear(0)
+    assert learner.take_packets() == []
+    learner.now += NEXT_MESSAGE_SECONDS
+    learner.receive_unroll(0)
     learner.links[EXPERIENCE].release(0)
-    assert shown(learner.take_letters()[0]) == ([], 3)
+    assert summary(learner.take_packets()[0]) == ([], 3)
 
 
-def test_params_that_do_not_fit_into_an_answer_go_by_themselves():
-    learner = Replica(np.zeros(INLINE_BYTES, np.uint8))
-    learner.hear(1.0)
-    learner.hear(OFTEN_SECONDS / 2)
+def test_params_that_do_not_fit_into_a_reply_go_as_a_call():
+    learner = Learner(np.zeros(INLINE_BYTES, np.uint8))
+    learner.receive_unroll(1.0)
+    learner.receive_unroll(PIGGYBACK_SECONDS / 2)
     learner.links[EXPERIENCE].release(0, 2)
-    learner.outgoing.answer(ACTOR)
+    learner.outbox.reply_to(ACTOR)
     learner.publish()
-    assert learner.take_letters() == []
-    assert learner.hear(OFTEN_SECONDS / 2) is None
-    assert shown(learner.take_letters()[0]) == ([0], None)
+    assert learner.take_packets() == []
+    assert learner.receive_unroll(PIGGYBACK_SECONDS / 2) is None
+    assert summary(learner.take_packets()[0]) == ([0], None)

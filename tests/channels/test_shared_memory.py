@@ -19,47 +19,47 @@ SPAWN = multiprocessing.get_context("spawn")
 LAYOUT = Layout.of([np.zeros((4, 3), np.float32), np.zeros((), np.int64), np.zeros(5, bool), np.zeros(7, np.uint8)])
 LARGE = Layout.of([np.zeros(8192, np.int64), np.zeros(8192, np.int64)])
 PATIENCE = 30.0
-"""Seconds after which a process is taken for stuck."""
+"""Seconds after which a process counts as stuck."""
 
 
 def message(number, layout=LAYOUT):
-    """A message that tells its number in every element."""
+    """A message with its number in every element."""
     return [np.full(shape, number % (2 if dtype.kind == "b" else 251), dtype) for shape, dtype in layout.leaves]
 
 
 def assert_message(leaves, number, layout=LAYOUT):
-    for leaf, wanted in zip(leaves, message(number, layout), strict=True):
-        assert leaf.dtype == wanted.dtype
-        np.testing.assert_array_equal(leaf, wanted)
+    for leaf, expected in zip(leaves, message(number, layout), strict=True):
+        assert leaf.dtype == expected.dtype
+        np.testing.assert_array_equal(leaf, expected)
 
 
 def make_ring(layout=LAYOUT, slots=4, readers=1, replicas=4):
-    """An arena with a bell and a ring, and what a child needs to open the same."""
+    """An arena with a bell and a ring, and what a child needs to open them."""
     allocator = Allocator()
-    at_bell = allocator.take(Bell.nbytes(replicas))
-    at_ring = allocator.take(Ring.nbytes(layout, slots, readers))
+    bell_offset = allocator.take(Bell.nbytes(replicas))
+    ring_offset = allocator.take(Ring.nbytes(layout, slots, readers))
     arena = Arena(allocator.size)
-    recipe = (*arena.handle, at_bell, replicas, at_ring, layout, slots, readers)
-    return Ring(arena, at_ring, layout, slots, readers), Bell(arena, at_bell, replicas, 0), recipe
+    recipe = (*arena.handle, bell_offset, replicas, ring_offset, layout, slots, readers)
+    return Ring(arena, ring_offset, layout, slots, readers), Bell(arena, bell_offset, replicas, 0), recipe
 
 
 def open_ring(recipe, me):
-    *handle, at_bell, replicas, at_ring, layout, slots, readers = recipe
+    *handle, bell_offset, replicas, ring_offset, layout, slots, readers = recipe
     arena = Arena.attach(*handle)
-    return Ring(arena, at_ring, layout, slots, readers), Bell(arena, at_bell, replicas, me)
+    return Ring(arena, ring_offset, layout, slots, readers), Bell(arena, bell_offset, replicas, me)
 
 
 def wait_until(bell, condition):
-    """Wait for a condition that others ring for; that it comes true without a ring being lost."""
+    """Wait for a condition that another process rings for; no ring may be lost."""
     while True:
         seen = bell.look()
         if condition():
             return
-        assert bell.wait(seen, 5.0), "nobody rang for 5 s"
+        assert bell.wait(seen, 5.0), "no ring for 5 s"
 
 
 def run(*calls):
-    """Run functions of this file in processes of their own; all must end well."""
+    """Run functions of this file in processes of their own; all must succeed."""
     processes = [SPAWN.Process(target=target, args=args, daemon=True) for target, *args in calls]
     for process in processes:
         process.start()
@@ -69,7 +69,7 @@ def run(*calls):
 
 
 class Interrupted:
-    """A leaf that calls a function while it is copied, when half of the message is written."""
+    """A leaf that calls a function while it is copied, in the middle of a message."""
 
     def __init__(self, like, call):
         self.array, self.call, self.shape, self.dtype = like, call, like.shape, like.dtype
@@ -118,7 +118,7 @@ def test_an_arena_has_no_name_and_closing_it_twice_spares_its_views(memfd, monke
     view[:] = [1, 2, 3]
     run((child_sees_and_answers, arena.handle))
     np.testing.assert_array_equal(view, [2, 3, 4])
-    # Other tests may share /dev/shm at this moment; nothing there may be of this size.
+    # Other tests may use /dev/shm at the same time; nothing there may have this size.
     assert not [name for name, nbytes in shared_names() - before if nbytes == size]
     arena.close()
     arena.close()
@@ -140,7 +140,7 @@ def write_messages(recipe, me, count, listeners):
 
 
 def read_messages(recipe, me, reader, writer, count, burst):
-    """Take every message, several at a time; `burst` makes readers differ in speed."""
+    """Take every message, `burst` at a time, so that readers differ in speed."""
     ring, bell = open_ring(recipe, me)
     for first in range(0, count, burst):
         wait_until(bell, lambda: ring.waiting(reader) >= burst)
@@ -218,7 +218,7 @@ def test_a_message_is_invisible_while_it_is_written():
     assert [ring.at(number) is None for number in (-1, 0, 1, 2, 3, 4)] == [True, True, True, False, False, True]
 
 
-def test_a_copy_that_the_writer_overtakes_is_thrown_away():
+def test_a_copy_that_the_writer_overtakes_is_discarded():
     ring, *_ = make_ring(slots=2)
     for number in range(2):
         ring.write(message(number))
@@ -237,7 +237,7 @@ def test_a_copy_that_the_writer_overtakes_is_thrown_away():
 
 
 def write_register(recipe, count):
-    """Write without asking for room, until the reader has seen a number of different messages."""
+    """Write without waiting for the reader, until it has seen `count` different messages."""
     ring, _ = open_ring(recipe, 1)
     while ring.taken(0) < count:
         ring.write([np.full(8192, ring.sent), np.full(8192, ring.sent)], version=3 * ring.sent)
@@ -268,7 +268,7 @@ def test_the_newest_message_is_never_torn(slots):
 
 
 def write_until_killed(recipe, last):
-    """Write until a message, in the middle of which the process kills itself."""
+    """Write up to message `last`; the process kills itself in the middle of it."""
     ring, bell = open_ring(recipe, 1)
     while ring.sent <= last:
         wait_until(bell, ring.can_send)
@@ -294,7 +294,7 @@ def test_a_writer_killed_inside_a_message_is_continued_by_the_next():
             taken += 1
         process.join(PATIENCE)
         assert process.exitcode == -signal.SIGKILL
-        # The message that was begun is half in its slot: it must not be seen.
+        # Half of the last message is in its slot: it must be invisible.
         assert (ring.sent, ring.peek(0), ring.at(end)) == (end, None, None)
         assert ring.newest()[0] == end - 1
 
@@ -402,7 +402,7 @@ def wait_for_a_signal():
     signals = []
     signal.signal(signal.SIGALRM, lambda *_: signals.append(1))
     begin = time.perf_counter()
-    # The signal comes again and again: one that arrives before the wait begins would not end it.
+    # The signal repeats: one that arrives before the wait begins would not end it.
     signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
     assert not bell.wait(bell.look(), PATIENCE)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -431,12 +431,12 @@ def test_weakly_ordered_processors_get_the_same_answers(monkeypatch):
 
 
 def add_ones(handle, me, others, size, times, whole):
-    """Add 1 to every element, again and again, at the same time as the others do."""
+    """Add 1 to every element, many times, at the same time as the other processes."""
     arena = Arena.attach(*handle)
-    here = arena.array(0, (len(others) * 8,), np.int64)
+    ready = arena.array(0, (len(others) * 8,), np.int64)
     vector, ones = SharedVector(arena, 512, size), np.ones(size, np.float32)
-    here[me * 8] = 1
-    while not all(here[other * 8] for other in others):
+    ready[me * 8] = 1
+    while not all(ready[other * 8] for other in others):
         os.sched_yield()
     for _ in range(times):
         if whole:
@@ -445,7 +445,7 @@ def add_ones(handle, me, others, size, times, whole):
             vector.add(ones)
 
 
-def share_lost(processes, whole, size=1000, times=50_000):
+def fraction_lost(processes, whole, size=1000, times=50_000):
     allocator = Allocator()
     assert allocator.take(512) == 0
     offset = allocator.take(SharedVector.nbytes(size))
@@ -459,8 +459,8 @@ def share_lost(processes, whole, size=1000, times=50_000):
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_hogwild_loses_few_additions_where_writing_back_loses_most(processes):
-    # Nothing but additions, so the worst case: 0.1 to 0.4 % are lost on two cores; written back whole, about half.
-    element_by_element, written_back = share_lost(processes, False), share_lost(processes, True)
+    # Only additions, so the worst case: 0.1 to 0.4 % are lost on two cores; written back whole, about half.
+    element_by_element, written_back = fraction_lost(processes, False), fraction_lost(processes, True)
     assert element_by_element < 0.03
     assert written_back > 0.1
     assert written_back > 5 * element_by_element

@@ -68,7 +68,7 @@ def test_nothing_runs_if_one_of_them_cannot(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(monkeypatch, capsys):
+def test_a_run_that_fails_is_reported_and_the_others_go_on(monkeypatch, capsys):
     def train(algorithm: Any, env: Any, policy: Any, **options: Any) -> Any:
         if policy.name == "hogwild":
             raise RunFailed("a worker was killed too often")

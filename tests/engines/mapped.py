@@ -1,4 +1,4 @@
-"""What workers are asked to do in tests; plain Python, which any process imports at once."""
+"""Functions that tests map; plain Python, which any process imports at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def scaled(item: int, by: int, plus: int = 0) -> int:
 
 
 def killed_once(item: int, folder: str) -> int:
-    """Dies in the middle of item 1, but only the first time."""
+    """Dies in the middle of item 1, the first time only."""
     mark = Path(folder, "died")
     if item == 1 and not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -27,7 +27,7 @@ def killed_once(item: int, folder: str) -> int:
 
 
 def hung_once(item: int, folder: str) -> int:
-    """Never ends with item 1, but only the first time."""
+    """Never finishes item 1, the first time only."""
     mark = Path(folder, "hung")
     if item == 1 and not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -36,7 +36,7 @@ def hung_once(item: int, folder: str) -> int:
 
 
 def straggling(item: int, folder: str) -> int:
-    """Never ends with item 0."""
+    """Never finishes item 0."""
     Path(folder, f"{item}").write_text(str(os.getpid()))
     if item == 0:
         threading.Event().wait()

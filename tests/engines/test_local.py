@@ -13,7 +13,7 @@ import pytest
 
 from tessera import A2C, DQN, PPO, Cut, Fragment, Policy, TesseraError, policies
 from tessera.api import train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine, check_memory
 from tessera.engines.serial import SerialEngine
 from tessera.planning.prepare import prepare_plan
@@ -34,7 +34,7 @@ UNNAMED = Policy("unnamed", (Fragment("env act", 2), Fragment("store grad", 2), 
 @pytest.fixture(scope="module", autouse=True)
 def pool() -> Iterator[None]:
     """Processes are kept between the runs of this file."""
-    with kept():
+    with keep_processes():
         yield
 
 

@@ -1,4 +1,4 @@
-"""The Ray engine on a cluster of three nodes: what it gives is what one thread gives, and it survives what dies."""
+"""The Ray engine on a cluster of three nodes: it learns what one thread learns, and it survives deaths."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from test_local import ALGORITHMS, LOCK_STEP, SYNC, assert_equal, expected
 
 import tessera
 from tessera import TesseraError, policies
-from tessera.channels.control import CONTROL_WORDS, PRESENCE
+from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import GONE, HERE, REFILLING, LinkSpec
 from tessera.channels.rpc.wire import Packet, Sender
+from tessera.engines.base import Interrupted
 from tessera.engines.driver.process_engine import ProcessEngine
-from tessera.engines.driver.supervisor import Interrupted
 from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed
@@ -40,13 +40,13 @@ FAST = [("multi_learner", "ppo"), ("central:shards=2", "ppo"), ("distributed_rep
 pytestmark = pytest.mark.usefixtures("nodes")
 
 
-def opened(algorithm: Any, policy: str, **options: Any) -> Any:
+def make_engine(algorithm: Any, policy: str, **options: Any) -> Any:
     from tessera.engines.ray import RayEngine
 
-    given = {"envs": 16, "groups": 8, "precision": "f32"}
-    usual = {name: options.pop(name, value) for name, value in given.items()}
-    bound, made, plan = prepare_plan(algorithm, "gymnax:CartPole-v1", policy, engine="ray", **usual)
-    return RayEngine(plan, bound, made, seed=3, horizon=10, **options)
+    defaults = {"envs": 16, "groups": 8, "precision": "f32"}
+    planning = {name: options.pop(name, value) for name, value in defaults.items()}
+    bound, env, plan = prepare_plan(algorithm, "gymnax:CartPole-v1", policy, engine="ray", **planning)
+    return RayEngine(plan, bound, env, seed=3, horizon=10, **options)
 
 
 def run(name: str, policy: str) -> Any:
@@ -75,7 +75,7 @@ def test_actors_on_a_cluster_give_the_params_of_fused_for_every_algorithm(policy
 @pytest.fixture
 def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """All replicas of a run are on the same node."""
-    monkeypatch.setattr("tessera.engines.ray.STRATEGY", "STRICT_PACK")
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.STRATEGY", "STRICT_PACK")
 
 
 @pytest.mark.usefixtures("x64", "one_node")
@@ -84,11 +84,10 @@ def one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     [pytest.param("distributed_replay", "dqn", marks=pytest.mark.slow), ("split_inference", "a2c")],
 )
 def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, name):
-    engine = opened(ALGORITHMS[name], policy, precision="f64")
+    engine = make_engine(ALGORITHMS[name], policy, precision="f64")
     try:
-        assert all(
-            set(engine.launcher._neighbours.layout(k).links) == set(engine.link_specs) for k in range(len(engine.jobs))
-        )
+        layouts = [engine.launcher._node_memory.layout(k) for k in range(len(engine.jobs))]
+        assert all(set(layout.links) == set(engine.link_specs) for layout in layouts)
         engine.start()
         engine.advance(test_local.UPDATES)
         assert_equal(jax.tree.map(np.array, engine.state()), expected(name))
@@ -99,29 +98,28 @@ def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, na
 def test_replicas_are_spread_over_nodes_and_have_names():
     import ray
 
-    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=3")
+    engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=3")
     try:
         engine.start()
         titles = {title for title, *_ in engine.status()}
         assert {name.split()[0] for name in ray.util.list_named_actors()} == titles
-        assert {shown.repr_name for shown in actor_table() if shown.state == shown.ALIVE} == titles
+        assert {actor.repr_name for actor in actor_table() if actor.state == actor.ALIVE} == titles
         groups = [group["name"] for group in ray.util.placement_group_table().values() if group["state"] == "CREATED"]
         assert [name.split()[:2] for name in groups] == [["tessera", "single_learner_coarse"]]
-        there = {node["NodeID"]: node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"]}
-        left = ray._private.state.available_resources_per_node()
-        assert all(left[node].get("CPU", 0) < there[node] for node in there)  # each of them has some
+        total = {node["NodeID"]: node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"]}
+        free = ray._private.state.available_resources_per_node()
+        assert all(free[node].get("CPU", 0) < total[node] for node in total)  # each node has a replica
     finally:
         engine.close()
 
 
 def actor_table() -> list[Any]:
-    """What Ray's dashboard shows of actors: it reads the same table."""
+    """The table that Ray's dashboard shows."""
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
 
-    return [
-        gcs_pb2.ActorTableData.FromString(one) for one in state._connect_and_get_accessor().get_actor_table(None, None)
-    ]
+    rows = state._connect_and_get_accessor().get_actor_table(None, None)
+    return [gcs_pb2.ActorTableData.FromString(row) for row in rows]
 
 
 def test_the_dashboard_is_on_loopback_wherever_the_nodes_listen(monkeypatch, tmp_path):
@@ -140,18 +138,18 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
     from tessera.engines.local import LocalEngine
 
     algorithm = ALGORITHMS["a2c"]
-    ours = opened(algorithm, "single_learner_coarse")
-    theirs = LocalEngine(ours.plan, ours.training.algorithm, ours.training.env, seed=3, horizon=10)
+    engine = make_engine(algorithm, "single_learner_coarse")
+    local = LocalEngine(engine.plan, engine.training.algorithm, engine.training.env, seed=3, horizon=10)
     try:
-        theirs.start()
-        theirs.advance(2)
-        ours.restore(jax.device_get(theirs.snapshot()))
-        theirs.advance(2)
-        ours.advance(2)
-        jax.tree.map(np.testing.assert_array_equal, ours.state().params, theirs.state().params)
+        local.start()
+        local.advance(2)
+        engine.restore(jax.device_get(local.snapshot()))
+        local.advance(2)
+        engine.advance(2)
+        jax.tree.map(np.testing.assert_array_equal, engine.state().params, local.state().params)
     finally:
-        ours.close()
-        theirs.close()
+        engine.close()
+        local.close()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
     ],
 )
 def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strategy, monkeypatch, tmp_path):
-    monkeypatch.setattr("tessera.engines.ray.STRATEGY", strategy)
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.STRATEGY", strategy)
     advance, killed = ProcessEngine.advance, []
 
     def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
@@ -181,12 +179,12 @@ def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strateg
     assert killed
     assert result.summary["restarts"] == 1
     updates = [row["update"] for row in result.metrics]
-    assert updates == sorted(set(updates))  # nobody went back to a checkpoint
+    assert updates == sorted(set(updates))  # the run did not go back to a checkpoint
     assert updates[-1] == result.summary["updates"]
 
 
 def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path):
-    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=2", note=lambda _: None)
+    engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=2", note=lambda _: None)
     try:
         engine.start()
         engine.advance(4)
@@ -205,7 +203,7 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
 
 def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
     notes: list[str] = []
-    engine = opened(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)
+    engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)
     try:
         engine.start()
         engine.advance(4)
@@ -225,14 +223,13 @@ def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_cou
         engine.close()
 
 
-def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkeypatch):
-
+def test_without_room_for_a_replica_an_asynchronous_run_goes_on(monkeypatch):
     notes: list[str] = []
-    engine = opened(ALGORITHMS["a2c"], "single_learner_coarse:actors=2,mode=async", note=notes.append)
+    engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=2,mode=async", note=notes.append)
     try:
         engine.start()
         engine.advance(4)
-        kill_where_no_room_is("env+act/0", engine, monkeypatch)
+        kill_and_leave_no_room("env+act/0", engine, monkeypatch)
         while not any("goes on with fewer replicas" in note for note in notes):
             engine.advance(4)
         assert "no node has room for replica env+act/0 (asked: 1 CPU; available: node 0:" in notes[-1]
@@ -242,14 +239,13 @@ def test_when_a_replica_finds_no_room_those_that_do_not_wait_for_it_go_on(monkey
 
 
 @pytest.mark.slow
-def test_if_others_come_to_wait_for_one_that_finds_no_room_the_run_goes_back(monkeypatch):
-
+def test_if_all_wait_for_a_replica_without_room_the_run_goes_back(monkeypatch):
     notes: list[str] = []
-    engine = opened(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append, timeout=4.0)
+    engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append, timeout=4.0)
     try:
         engine.start()
         engine.advance(4)
-        kill_where_no_room_is("apply/1", engine, monkeypatch)
+        kill_and_leave_no_room("apply/1", engine, monkeypatch)
         with pytest.raises(Interrupted):
             engine.advance(64)
         assert any("all replicas have waited for each other" in note for note in notes)
@@ -259,56 +255,50 @@ def test_if_others_come_to_wait_for_one_that_finds_no_room_the_run_goes_back(mon
 
 @pytest.mark.usefixtures("x64")
 def test_a_run_that_begins_again_has_as_many_replicas_as_there_is_room_for_and_learns_the_same(monkeypatch):
-    from tessera.engines import ray as engine_module
-
     notes: list[str] = []
-    engine = opened(ALGORITHMS["a2c"], "multi_learner:learners=2", note=notes.append, precision="f64")
+    engine = make_engine(ALGORITHMS["a2c"], "multi_learner:learners=2", note=notes.append, precision="f64")
     try:
         engine.start()
         engine.advance(1)
         saved = jax.device_get(engine.snapshot())
-        monkeypatch.setattr(engine_module, "whole_resources", lambda: [{"CPU": 1.5}])
+        monkeypatch.setattr("tessera.engines.ray.total_resources", lambda: [{"CPU": 1.5}])
         engine.rebuild()
         assert notes[-1].endswith("the run goes on with 1 of 2 env+act+store+grad+apply")
         assert len(engine.status()) == engine.plan.fragments[0].replicas == 1
         engine.restore(saved)
         engine.advance(test_local.UPDATES - 1)
         assert_equal(jax.tree.map(np.array, engine.state()), expected("a2c"))
-        monkeypatch.setattr(engine_module, "whole_resources", list)
+        monkeypatch.setattr("tessera.engines.ray.total_resources", list)
         with pytest.raises(RunFailed, match=r"Asked: 1 × .* Available: no node.* then --resume"):
             engine.rebuild()
     finally:
         engine.close()
 
 
-def kill_where_no_room_is(title: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill a replica, and let whoever is requested from now on find no node."""
-    from tessera.engines import ray as engine_module
+def kill_and_leave_no_room(title: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a replica, and have Ray find no node for actors from now on."""
+    from tessera.engines.ray_backend import launcher
 
-    monkeypatch.setattr(engine_module, "CAPACITY_SECONDS", 1.0)
-    monkeypatch.setattr(engine_module, "START_SECONDS", 1.0)
-    monkeypatch.setattr(engine.launcher, "_make", lambda job, make=engine.launcher._make: nowhere(make, job))
+    def actor_without_a_node(job: Any) -> Any:
+        return launcher.RemoteActor.options(num_cpus=10_000).remote()
+
+    monkeypatch.setattr(launcher, "CAPACITY_SECONDS", 1.0)
+    monkeypatch.setattr(launcher, "START_SECONDS", 1.0)
+    monkeypatch.setattr(engine.launcher, "_create_actor", actor_without_a_node)
     os.kill(engine.processes()[title], signal.SIGKILL)
 
 
-def nowhere(make: Any, job: Any) -> Any:
-    """An actor that asks for more than there is."""
-    from tessera.engines.ray import Replica
-
-    return Replica.options(num_cpus=10_000).remote()
-
-
-def desk_of(actor: Actor) -> Any:
-    """The driver_link that an actor would sit at, by what it was called with."""
+def driver_link_of(actor: FakeActor) -> Any:
+    """The driver link that an actor would make from its job."""
     from tessera.channels.shared_memory import Arena
-    from tessera.engines.ray_backend.actor import RayDriverLink
+    from tessera.engines.ray_backend.ray_driver_link import RayDriverLink
 
-    *given, layout, _ = actor.calls["work"]
-    return RayDriverLink(*given, layout, Arena(layout.size), grouped=False)
+    *arguments, layout, _ = actor.calls["run_replica"]
+    return RayDriverLink(*arguments, layout, Arena(layout.size), in_group=False)
 
 
-class Actor:
-    """Stands in for an actor's handle, and notes what it is called with."""
+class FakeActor:
+    """Stands in for a handle of a Ray actor, and records its calls."""
 
     def __init__(self) -> None:
         self.calls: dict[str, tuple[Any, ...]] = {}
@@ -317,92 +307,93 @@ class Actor:
         return SimpleNamespace(remote=lambda *arguments: self.calls.update({name: arguments}))
 
 
-def test_a_newcomer_knows_which_stores_are_gone_and_says_itself_when_it_is_back(monkeypatch):
-    from tessera.engines.ray import RayLauncher
+def test_a_successor_knows_which_stores_are_gone_and_reports_itself_when_it_is_back(monkeypatch):
+    from tessera.engines.ray_backend.launcher import RayLauncher
 
-    actor, store = Actor(), Actor()
-    bound, made, plan = prepare_plan(
+    actor, store = FakeActor(), FakeActor()
+    bound, env, plan = prepare_plan(
         ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
     )
-    jobs = [Job(plan, bound, made, i, r, k, 0, 1, False) for k, (i, r, _) in enumerate(plan.places)]
-    line = LinkSpec(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
+    jobs = [Job(plan, bound, env, i, r, k, 0, 1, False) for k, (i, r, _) in enumerate(plan.places)]
+    spec = LinkSpec(like=np.zeros(2, np.float32), readers=(1, 2), writer=0, capacity=1, absent=GONE)
     words = [[0] * CONTROL_WORDS for _ in jobs]
-    monkeypatch.setattr("tessera.engines.ray.placement_group", lambda *_, **__: Actor())
-    monkeypatch.setattr(RayLauncher, "_await_places", lambda launcher: None)
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.placement_group", lambda *_, **__: FakeActor())
+    monkeypatch.setattr(RayLauncher, "_wait_for_placement", lambda launcher: None)
     monkeypatch.setattr(RayLauncher, "_nodes", lambda launcher: ["a", "b", "c", "d"])
-    monkeypatch.setattr(RayLauncher, "_make", lambda launcher, job: store if job.place else actor)
-    monkeypatch.setattr(RayLauncher, "_introduce", lambda launcher, place: {})
-    launcher = RayLauncher(plan, jobs, {(0, 0): line}, words, print, "")
+    monkeypatch.setattr(RayLauncher, "_create_actor", lambda launcher, job: store if job.place else actor)
+    monkeypatch.setattr(RayLauncher, "_register_successor", lambda launcher, place: {})
+    launcher = RayLauncher(plan, jobs, {(0, 0): spec}, words, print, "")
     words[1][PRESENCE] = GONE
-    launcher.start(replace(jobs[0], again=True))
-    words[1][PRESENCE] = HERE  # it is back before anybody was told that it was gone
+    launcher.start(replace(jobs[0], is_successor=True))
+    words[1][PRESENCE] = HERE  # it is back before the launcher has passed on that it was gone
     launcher.wait([], 0)
-    assert desk_of(actor).presences[1][1] == HERE
+    assert driver_link_of(actor).presences[1][1] == HERE
     words[1][PRESENCE] = GONE
     launcher.wait([], 0)
-    launcher.start(replace(jobs[0], again=True))
-    driver_link = desk_of(actor)
-    driver_link.link(0, 0).put(line.like, 0)
-    driver_link.get_credit({((0, 0), 1): 1})
+    launcher.start(replace(jobs[0], is_successor=True))
+    driver_link = driver_link_of(actor)
+    driver_link.link(0, 0).put(spec.like, 0)
+    driver_link.receive_credits({((0, 0), 1): 1})
     assert driver_link.link(0, 0).can_send()  # the other store has taken it, and this one is not waited for
     life = driver_link.presences[1][0]
-    driver_link.get_post(Packet(Sender(1, life, HERE), {}), [])  # the store itself says so first
-    driver_link.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
-    driver_link.link(0, 0).put(line.like, 0)
-    driver_link.get_credit({((0, 0), 1): 2})
+    driver_link.receive_packet(Packet(Sender(1, life, HERE), {}), [])  # the store's own packet is the first to say so
+    driver_link.set_control({}, {1: (life, REFILLING)})  # older news from the driver
+    driver_link.link(0, 0).put(spec.like, 0)
+    driver_link.receive_credits({((0, 0), 1): 2})
     assert not driver_link.link(0, 0).can_send()  # now both are waited for
-    driver_link.grant({}, {1: (life + 1, GONE)})  # it dies again
+    driver_link.set_control({}, {1: (life + 1, GONE)})  # it dies again
     assert driver_link.link(0, 0).can_send()
-    launcher.start(replace(jobs[1], again=True))
-    back = desk_of(store)
-    assert back.control.presence == GONE
-    back.control.presence = HERE
-    back.grant({}, {1: (life, REFILLING)})  # what the driver had heard a moment ago
-    assert back.control.presence == HERE
+    launcher.start(replace(jobs[1], is_successor=True))
+    successor = driver_link_of(store)
+    assert successor.control.presence == GONE
+    successor.control.presence = HERE
+    successor.set_control({}, {1: (life, REFILLING)})  # older news from the driver
+    assert successor.control.presence == HERE
 
 
 def test_neighbours_see_at_once_whether_a_store_is_back():
     from tessera.channels.rings import lay_out
     from tessera.channels.shared_memory import Arena
-    from tessera.engines.ray_backend.actor import RayDriverLink
+    from tessera.engines.ray_backend.ray_driver_link import RayDriverLink
 
-    bound, made, plan = prepare_plan(
+    bound, env, plan = prepare_plan(
         ALGORITHMS["dqn"], "gymnax:CartPole-v1", "distributed_replay:actors=1,stores=2,mode=async", envs=16
     )
-    name, line = (0, 0), LinkSpec(np.zeros(2, np.float32), (1, 2), 0, capacity=1, absent=GONE)
-    layout = lay_out(plan, {name: line}, None)
+    name = (0, 0)
+    spec = LinkSpec(like=np.zeros(2, np.float32), readers=(1, 2), writer=0, capacity=1, absent=GONE)
+    layout = lay_out(plan, {name: spec}, None)
     arena = Arena(layout.size)
 
     def driver_link(place: int, life: int = 1, presence: int = HERE) -> Any:
-        job = Job(plan, bound, made, *plan.places[place][:2], place, 0, 1, False)
+        job = Job(plan, bound, env, *plan.places[place][:2], place, 0, 1, False)
         words = [0] * CONTROL_WORDS
         words[PRESENCE] = presence
-        return RayDriverLink(job, {name: line}, {}, life, words, {}, layout, arena, grouped=False)
+        return RayDriverLink(job, {name: spec}, {}, life, words, {}, layout, arena, in_group=False)
 
     actor, first, second = (driver_link(place) for place in range(3))
-    actor.link(0, 0).put(line.like, 0)
+    actor.link(0, 0).put(spec.like, 0)
     second.link(0, 0).release(1)
     assert not actor.link(0, 0).can_send()  # the first store has not taken it
-    actor.grant({}, {1: (2, GONE)})  # it is dead
+    actor.set_control({}, {1: (2, GONE)})  # it is dead
     assert actor.link(0, 0).can_send()
     first = driver_link(1, life=2, presence=GONE)
     assert actor.link(0, 0).can_send()
-    actor.link(0, 0).put(line.like, 0)
+    actor.link(0, 0).put(spec.like, 0)
     second.link(0, 0).release(1)
     first.control.presence = REFILLING
-    assert not actor.link(0, 0).can_send()  # nobody else had to say that it is back
+    assert not actor.link(0, 0).can_send()  # no other replica had to pass on that it is back
     first.link(0, 0).skip(0)
     assert actor.link(0, 0).can_send()
     seen = actor.look()
     second.link(0, 0).skip(1)
     actor.wait(seen, 0.0)
-    assert actor.look() != seen  # who takes something wakes who sends
+    assert actor.look() != seen  # a reader that releases wakes the writer
 
 
-def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatch):
+def test_a_node_whose_memory_a_replica_cannot_open_uses_packets(monkeypatch):
     from tessera.engines.ray_backend.node_memory import NodeMemory
 
-    class Answering(Actor):
+    class AnsweringActor(FakeActor):
         def __init__(self, answer: Any) -> None:
             self.answer = answer
 
@@ -411,24 +402,25 @@ def test_who_cannot_open_the_memory_of_its_neighbours_is_sent_letters(monkeypatc
 
     *_, plan = prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", "single_learner_coarse:actors=4", envs=16)
     like = np.zeros(2, np.float32)
-    lines = {
-        (0, 0): LinkSpec(like, (1,), 0, 1),
-        (0, 1): LinkSpec(like, (3,), 2, 1),
-        (1, 0): LinkSpec(like, (1, 3), 0, 1),
+    specs = {
+        (0, 0): LinkSpec(like=like, readers=(1,), writer=0, capacity=1),
+        (0, 1): LinkSpec(like=like, readers=(3,), writer=2, capacity=1),
+        (1, 0): LinkSpec(like=like, readers=(1, 3), writer=0, capacity=1),
     }
-    monkeypatch.setattr("tessera.engines.ray_backend.node_memory.ray.get", lambda found, timeout=None: found)
+    monkeypatch.setattr("tessera.engines.ray_backend.node_memory.ray.get", lambda value, timeout=None: value)
     monkeypatch.setattr(
-        "tessera.engines.ray_backend.node_memory.ray.wait", lambda asked, timeout: (asked[:1], asked[1:])
+        "tessera.engines.ray_backend.node_memory.ray.wait", lambda pending, timeout: (pending[:1], pending[1:])
     )
-    found = NodeMemory(plan, lines, ["a", "a", "b", "b", "b"])
-    found.open({k: Answering((1, 2, 3) if k == 0 else k != 3) for k in range(5)}, 1.0)
-    assert [list(found.layout(place).links) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
-    assert found.admit(2, "elsewhere", {}, 1.0)  # it shares nothing
-    assert not found.admit(0, "b", {}, 1.0)  # what it shared is lost
-    newcomer = Actor()
-    assert not found.admit(0, "a", {0: newcomer, 1: Answering(None)}, 1.0)  # nobody has it any more
-    assert found.admit(0, "a", {0: newcomer, 1: Answering((1, 2, 3))}, 1.0)
-    assert newcomer.calls == {"borrow": ((1, 2, 3),)}
+    memory = NodeMemory(plan, specs, ["a", "a", "b", "b", "b"])
+    memory.create({k: AnsweringActor((1, 2, 3) if k == 0 else k != 3) for k in range(5)}, 1.0)
+    assert [list(memory.layout(place).links) for place in range(5)] == [[(0, 0)], [(0, 0)], [], [], []]
+    assert memory.attach_successor(2, "elsewhere", {}, 1.0)  # it shares nothing
+    assert not memory.attach_successor(0, "b", {}, 1.0)  # what it shared is lost
+    successor = FakeActor()
+    no_holder = {0: successor, 1: AnsweringActor(None)}
+    assert not memory.attach_successor(0, "a", no_holder, 1.0)
+    assert memory.attach_successor(0, "a", {0: successor, 1: AnsweringActor((1, 2, 3))}, 1.0)
+    assert successor.calls == {"attach_memory": ((1, 2, 3),)}
 
 
 def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
@@ -444,12 +436,12 @@ def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
 
 def test_a_plan_without_room_is_refused_at_once_with_asked_and_available():
     with pytest.raises(TesseraError, match=r"Asked: 30 × env\+act with 1 CPU each.*node 0: 8 CPU; node 1: 8 CPU"):
-        opened(tessera.A2C(), "single_learner_coarse:actors=30", envs=60, groups=30)
+        make_engine(tessera.A2C(), "single_learner_coarse:actors=30", envs=60, groups=30)
 
 
-def test_what_shares_one_memory_is_refused():
+def test_a_policy_with_one_shared_memory_is_refused():
     with pytest.raises(TesseraError, match=r"hogwild.*use --engine local"):
-        opened(tessera.A2C(), "hogwild")
+        make_engine(tessera.A2C(), "hogwild")
 
 
 STRANGER = """
@@ -463,7 +455,7 @@ except Exception as error:
 """
 
 
-def test_who_does_not_know_the_token_cannot_submit(nodes, tmp_path):
+def test_a_client_without_the_token_cannot_submit(nodes, tmp_path):
     variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
     variables |= {"HOME": str(tmp_path), "RAY_NUM_REDIS_GET_RETRIES": "2"}
     command = [sys.executable, "-c", STRANGER, nodes["address"]]
@@ -478,19 +470,19 @@ def test_who_does_not_know_the_token_cannot_submit(nodes, tmp_path):
 
 def test_the_cluster_listens_on_loopback_and_its_token_is_the_users_alone(nodes):
     pids = {pid for node in nodes["nodes"] for pid in cluster._members(node["pid"])}
-    wanted = {f"socket:[{inode}]" for inode, address in listening() if not address.startswith(LOOPBACK)}
+    public = {f"socket:[{inode}]" for inode, address in listening() if not address.startswith(LOOPBACK)}
     for pid in pids:
-        assert not wanted & set(opened_by(pid)), f"process {pid} listens beyond loopback"
+        assert not public & set(opened_by(pid)), f"process {pid} listens beyond loopback"
     assert Path(nodes["token"]).stat().st_mode & 0o077 == 0
     assert json.loads((cluster.folder() / "cluster.json").read_text())["address"].startswith("127.0.0.1:")
 
 
 LOOPBACK = ("0100007F", "0" * 16 + "FFFF0000" + "0100007F", "0" * 24 + "01000000")
-"""As /proc/net writes 127.0.0.1, and what stands for it and for ::1 in version 6."""
+"""127.0.0.1 as in /proc/net/tcp; 127.0.0.1 and ::1 as in /proc/net/tcp6."""
 
 
 def opened_by(pid: int) -> Iterator[str]:
-    """What a process has open; it may end or close any of it meanwhile."""
+    """Files and sockets of a process, which may end or close any of them meanwhile."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -510,17 +502,17 @@ def listening() -> Iterator[tuple[str, str]]:
     ("host", "mode", "words"),
     [("10.1.2.3", "disabled", "would let anybody run code"), ("everywhere", "token", "give the address")],
 )
-def test_nobody_listens_in_public_without_a_token(host, mode, words):
+def test_a_cluster_does_not_listen_in_public_without_a_token(host, mode, words):
     with pytest.raises(TesseraError, match=words):
         cluster.check_host(host, mode)
 
 
 @pytest.mark.parametrize(("address", "words"), [("127.0.0.1:1", "no Ray cluster answers"), ("ray://x:1", "give HOST")])
-def test_an_address_at_which_nobody_listens_is_refused_at_once(address, words):
-    from tessera.engines.ray import _knock
+def test_an_address_at_which_nothing_listens_is_refused_at_once(address, words):
+    from tessera.engines.ray import _check_reachable
 
     with pytest.raises(TesseraError, match=words):
-        _knock(address)
+        _check_reachable(address)
 
 
 def test_a_second_cluster_is_refused(nodes):
@@ -531,15 +523,15 @@ def test_a_second_cluster_is_refused(nodes):
 def test_items_are_mapped_by_tasks_and_those_of_a_killed_worker_are_mapped_again(tmp_path):
     from tessera.engines.ray import RayEngine
 
-    def mapped_by(function: Any, items: Any, **terms: Any) -> Any:
+    def map_items(function: Any, items: Any, **options: Any) -> Any:
         call = functools.partial(function, folder=str(tmp_path))
-        return RayEngine.map_reduce(call, list, items, workers=2, note=notes.append, **terms)
+        return RayEngine.map_reduce(call, list, items, workers=2, note=notes.append, **options)
 
     notes: list[str] = []
-    assert mapped_by(mapped.killed_once, range(4)) == [0, 10, 20, 30]
+    assert map_items(mapped.killed_once, range(4)) == [0, 10, 20, 30]
     assert len(notes) == 1
     assert notes[0].startswith("item 1 of 4 (1) was lost, because its worker was lost (WorkerCrashedError")
-    assert mapped_by(mapped.straggling, range(4), first=3) == [1, 2, 3]
+    assert map_items(mapped.straggling, range(4), first=3) == [1, 2, 3]
     with pytest.raises(RunFailed, match=r"item 2 of 4 \(2\) cannot be mapped: ValueError: two is too much"):
         tessera.map_reduce(mapped.raising, list, range(4), engine="ray", workers=2)
     with pytest.raises(RunFailed, match=r"item 0 of 1 \(7\) was lost 1 time, the last time because its worker was"):

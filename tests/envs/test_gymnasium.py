@@ -109,7 +109,7 @@ def test_the_first_reset_is_from_the_seed_and_later_ones_begin_new_episodes(name
 @pytest.mark.parametrize(
     ("name", "limit"), [("CartPole-v1", 500), ("gymnax:Pendulum-v1", 200), ("gymnax:CartPole-v1?hide=1,3", 500)]
 )
-def test_time_limits_are_told(name, limit):
+def test_time_limits_are_in_the_spec(name, limit):
     assert envs.make(name).spec.time_limit == limit
 
 

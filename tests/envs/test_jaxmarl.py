@@ -141,7 +141,7 @@ def test_dead_soldiers_are_not_alive_and_a_battle_ends_by_its_last_death_or_by_t
     np.testing.assert_array_equal(reward[1], np.ones(3))  # the dead share in a victory
 
 
-def test_where_nobody_drops_out_alive_is_none():
+def test_where_no_agent_drops_out_alive_is_none():
     env = envs.make(SPREAD)
     assert env.alive(env.reset(jax.random.key(0))[0]) is None
 

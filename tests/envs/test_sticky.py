@@ -1,4 +1,4 @@
-"""Sticky actions: played again as often as asked, from the step before, and never across episodes."""
+"""Sticky actions: repeated with the given probability, from the previous step, and never across episodes."""
 
 from __future__ import annotations
 

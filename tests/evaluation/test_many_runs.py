@@ -1,4 +1,4 @@
-"""Evaluation in batches: the same episodes whoever plays them, and figures that say how sure they are."""
+"""Evaluation in batches: the same episodes on any number of workers, and figures with intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 
 import tessera
 from tessera.cli.main import main
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.evaluation import many_runs
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
-from tessera.program.training import published
-from tessera.runs.saved import load_run
+from tessera.evaluation.summary import score_figures
+from tessera.program.training_program import published
+from tessera.runs.saved_run import load_run
 
 ENV = "gymnax:CartPole-v1"
 
@@ -38,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several batches of few episodes; processes are shared."""
     monkeypatch.setattr(many_runs, "BATCH", 8)
-    with kept():
+    with keep_processes():
         yield
 
 
@@ -53,18 +54,18 @@ def test_the_same_episodes_are_played_by_any_number_of_workers(folders):
             np.testing.assert_array_equal(a.lengths, b.lengths)
 
 
-def test_what_is_asked_of_workers_does_not_depend_on_how_many_there_are(folders, monkeypatch):
-    asked: dict[int, Any] = {}
+def test_what_workers_are_sent_does_not_depend_on_their_number(folders, monkeypatch):
+    sent: dict[int, Any] = {}
 
-    def noting(_: Any, reduce: Any, items: Any, workers: int, **others: Any) -> Any:
-        asked[workers] = items
+    def record(_: Any, reduce: Any, items: Any, workers: int, **others: Any) -> Any:
+        sent[workers] = items
         return reduce([{"returns": np.ones(item["episodes"]), "lengths": np.ones(item["episodes"])} for item in items])
 
-    monkeypatch.setattr(many_runs, "map_reduce", noting)
+    monkeypatch.setattr(many_runs, "map_reduce", record)
     for workers in (1, 2, 4, 7):
         assert len(tessera.evaluate_run(folders[0], episodes=30, workers=workers).returns) == 30
-    assert [item["episodes"] for item in asked[1]] == [8, 8, 8, 6]
-    assert asked[1] == asked[2] == asked[4] == asked[7]
+    assert [item["episodes"] for item in sent[1]] == [8, 8, 8, 6]
+    assert sent[1] == sent[2] == sent[4] == sent[7]
 
 
 def test_batches_are_played_with_seeds_of_their_own(folders):
@@ -79,7 +80,7 @@ def test_batches_are_played_with_seeds_of_their_own(folders):
     assert len(seeds) == 25 * 20
 
 
-def test_an_evaluation_says_how_sure_it_is(folders):
+def test_an_evaluation_has_intervals(folders):
     found = tessera.evaluate_run(folders[0], episodes=20)
     assert found.interval == bootstrap_interval(found.returns)
     assert found.interval[0] <= found.return_mean <= found.interval[1]
@@ -90,12 +91,12 @@ def test_an_evaluation_says_how_sure_it_is(folders):
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
     main(["eval", *map(str, arguments)])
-    told = capsys.readouterr()
-    assert told.err == ""
-    return told.out
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
 
 
-def test_one_run_is_told_in_one_line(folders, capsys):
+def test_one_run_is_summed_up_in_one_line(folders, capsys):
     found = tessera.evaluate_run(folders[0], episodes=10)
     line = shown(capsys, folders[0], "--episodes", 10)
     low, high = found.interval
@@ -107,14 +108,14 @@ def test_one_run_is_told_in_one_line(folders, capsys):
     assert line.endswith("10 greedy episodes\n")
 
 
-def test_several_runs_are_told_one_by_one_and_together(folders, capsys):
+def test_several_runs_are_summed_up_one_by_one_and_together(folders, capsys):
     lines = shown(capsys, *folders, "--episodes", 10).splitlines()
     assert [line.partition(": ")[0] for line in lines] == [*map(str, folders), f"2 runs on {ENV}"]
-    told = json.loads(shown(capsys, *folders, "--episodes", 10, "--format", "json"))
-    means = [np.mean(run["returns"]) for run in told["runs"]]
-    assert [run["return_mean"] for run in told["runs"]] == pytest.approx(means)
-    assert [(run["run"], run["env"], run["episodes"]) for run in told["runs"]] == [(str(f), ENV, 10) for f in folders]
-    (together,) = told["environments"]
+    data = json.loads(shown(capsys, *folders, "--episodes", 10, "--format", "json"))
+    means = [np.mean(run["returns"]) for run in data["runs"]]
+    assert [run["return_mean"] for run in data["runs"]] == pytest.approx(means)
+    assert [(run["run"], run["env"], run["episodes"]) for run in data["runs"]] == [(str(f), ENV, 10) for f in folders]
+    (together,) = data["environments"]
     assert together["runs"] == 2
     assert together["return_iqm"] == pytest.approx(np.mean(means))  # a quarter of two is none
     assert together["return_iqm_interval"] == pytest.approx(sorted(means))
@@ -122,14 +123,12 @@ def test_several_runs_are_told_one_by_one_and_together(folders, capsys):
 
 
 def test_scores_of_several_environments_are_drawn_again_within_each(folders, capsys):
-    from tessera.cli.evaluate import scores
-
     def run(env: str, value: float) -> Any:
         return many_runs.RunEvaluation(np.array([value]), np.array([1]), Path("x"), env, 1)
 
-    found = [run("a", 50.0), run("b", -20.0), run("a", 50.0), run("b", -20.0)]
-    told = scores(found, {"a": (0.0, 100.0), "b": (-20.0, 0.0)})
-    assert told == {"runs": 4, "iqm": 0.25, "iqm_interval": (0.25, 0.25)}  # 0.5, 0.5, 0 and 0, every time
+    evaluations = [run("a", 50.0), run("b", -20.0), run("a", 50.0), run("b", -20.0)]
+    figures = score_figures(evaluations, {"a": (0.0, 100.0), "b": (-20.0, 0.0)})
+    assert figures == {"runs": 4, "iqm": 0.25, "iqm_interval": (0.25, 0.25)}  # 0.5, 0.5, 0 and 0, every time
     with pytest.raises(SystemExit):
         main(["eval", str(folders[0]), "--scale", "gymnax:CartPole-v0=0:500"])
     assert f"--scale says nothing of {ENV}, the environment of" in capsys.readouterr().err

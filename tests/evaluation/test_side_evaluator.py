@@ -1,4 +1,4 @@
-"""The evaluator beside training: what it finds, that nobody waits for it, and what happens when it dies."""
+"""The side evaluator: its evaluations, that training never waits for it, and what happens when it dies."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from tessera import A2C, train
 from tessera.envs import make
 from tessera.errors import TesseraError
-from tessera.evaluation import side_evaluator as beside
+from tessera.evaluation import side_evaluator
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.program.initial import initial_state
-from tessera.program.training import published
+from tessera.program.training_program import published
 
 ALGORITHM = A2C(unroll=8, widths=(8,))
 CARTPOLE = "gymnax:CartPole-v1"
 EVERY = 5
-PATIENCE = 60.0
-"""Seconds after which an evaluator is taken for stuck."""
+TIMEOUT = 60.0
+"""Seconds after which an evaluator counts as stuck."""
 
 
 class Stuck(CartPoleEnv):
-    """Can be stepped by the driver only: any other process waits for long."""
+    """Can be stepped by the driver only: any other process hangs."""
 
     def step(self, action: Any) -> Any:
         if multiprocessing.parent_process() is not None:
@@ -49,14 +49,14 @@ class Broken(CartPoleEnv):
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 def runs(pid: int | None) -> bool:
-    """Whether there is such a process, be it one that nobody has waited for."""
+    """Whether there is such a process, even as a zombie."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -69,41 +69,41 @@ def _nothing_is_left() -> Iterator[None]:
     assert not [name for name in files if "tessera-block" in name]
 
 
-class Watched(SideEvaluator):
-    """Keeps account of itself."""
+class Recorded(SideEvaluator):
+    """Records which updates it was offered, and by which process they were taken."""
 
-    made: list[Watched]
+    made: list[Recorded]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.offered: list[int] = []
-        self.requested: list[int | None] = []
+        self.pids: list[int | None] = []
         type(self).made = [self]
 
     def offer(self, update: int, view: Any) -> None:
         super().offer(update, view)
         self.offered.append(update)
-        if self.pid not in self.requested:
-            self.requested.append(self.pid)
+        if self.pid not in self.pids:
+            self.pids.append(self.pid)
 
 
-class Shot(Watched):
-    """Is killed once it has got params; its successor holds training up until it has evaluated some."""
+class Killed(Recorded):
+    """Is killed once it has params; training waits until its successor has evaluated some."""
 
     def newest(self) -> dict[str, float]:
-        if len(self.requested) == 1 and self._member is not None and self._member.process.is_alive():
-            os.kill(self._member.process.pid, signal.SIGKILL)
-            self._member.process.join()
-        if len(self.requested) == 2:
+        if len(self.pids) == 1 and self._worker is not None and self._worker.process.is_alive():
+            os.kill(self._worker.process.pid, signal.SIGKILL)
+            self._worker.process.join()
+        if len(self.pids) == 2:
             wait_for(super().newest)
         return super().newest()
 
 
 def run_with(
-    evaluator: type[Watched], env: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> tuple[Any, Watched]:
-    """Train with an evaluator of one's own: the result, and the evaluator."""
-    monkeypatch.setattr("tessera.runs.loop.SideEvaluator", evaluator)
+    evaluator: type[Recorded], env: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Any, Recorded]:
+    """Train with the given kind of evaluator: the result, and the evaluator."""
+    monkeypatch.setattr("tessera.runs.run_loop.SideEvaluator", evaluator)
     updates, envs = 100, 8
     steps = updates * envs * ALGORITHM.unroll
     result = train(ALGORITHM, env, steps=steps, envs=envs, evaluate_every=EVERY, eval_episodes=8, **options)
@@ -134,7 +134,7 @@ def test_an_evaluator_finds_what_the_driver_would_find() -> None:
 def test_rows_get_evaluations_and_a_killed_evaluator_is_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result, side = run_with(Shot, CARTPOLE, monkeypatch)
+    result, side = run_with(Killed, CARTPOLE, monkeypatch)
     evaluated = [row for row in result.metrics if "eval/return_mean" in row]
     assert "eval/return_mean" not in result.metrics[0]
     assert evaluated[-1] is result.metrics[-1]
@@ -143,39 +143,39 @@ def test_rows_get_evaluations_and_a_killed_evaluator_is_replaced(
     assert evaluated[0]["eval/update"] == side.offered[1]  # the first were lost
     assert all(update % EVERY == 0 for update in side.offered)
     assert "the evaluator died (exit code -9): started again" in capsys.readouterr().out
-    assert len(side.requested) == 2
-    assert not any(runs(pid) for pid in side.requested)
+    assert len(side.pids) == 2
+    assert not any(runs(pid) for pid in side.pids)
     assert result.summary["updates"] == 100
 
 
 def test_training_does_not_wait_for_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, side = run_with(Watched, Stuck, monkeypatch, quiet=True)
+    result, side = run_with(Recorded, Stuck, monkeypatch, quiet=True)
     assert result.summary["updates"] == 100
     assert side.offered == [EVERY]  # it was busy whenever it could have had more
     assert not any("eval/return_mean" in row for row in result.metrics)
-    assert not runs(side.requested[0])
+    assert not runs(side.pids[0])
 
 
-def test_an_evaluator_that_dies_again_and_again_is_given_up_with_its_last_words(
+def test_an_evaluator_that_dies_too_often_is_not_started_again_and_its_error_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(beside, "PATIENCE", 1)
+    monkeypatch.setattr(side_evaluator, "MAX_DEATHS", 1)
     env = make(Broken)
     algorithm = ALGORITHM.bind(env.spec)
-    said: list[str] = []
-    side = SideEvaluator(algorithm, env, 8, 0, said.append)
+    notes: list[str] = []
+    side = SideEvaluator(algorithm, env, 8, 0, notes.append)
     try:
         assert side.ready()
         pid = side.pid
         side.offer(1, published(initial_state(algorithm, jax.random.key(1), 1)))
-        wait_for(lambda: not side.ready() and said)
+        wait_for(lambda: not side.ready() and notes)
         assert not side.ready()
         assert side.pid is None
     finally:
         side.close()
-    assert len(said) == 1
-    assert "the simulator is out of order" in said[0]
-    assert said[0].endswith("not started again")
+    assert len(notes) == 1
+    assert "the simulator is out of order" in notes[0]
+    assert notes[0].endswith("not started again")
     assert not runs(pid)
 
 

@@ -1,4 +1,4 @@
-"""Chaos on a cluster of three nodes: actors and whole nodes are killed, and every run completes and solves its task."""
+"""Chaos on a cluster of three nodes: actors and whole nodes are killed, and every run ends and solves its task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tessera.engines.ray_backend import cluster
 
 ACTOR_CRITIC = tessera.A2C(learning_rate=0.003)
 CORRECTED = tessera.IMPALA()
-"""For params that are some updates old: without corrections they were unlearned again on some runs."""
+"""For params that are some updates old: without corrections some runs unlearned the task again."""
 VALUE_BASED = tessera.DQN(unroll=8, draws=8, batch=64, prioritised=True, n_step=3)
 RUNS: dict[str, tuple[Any, int]] = {
     "single_learner_coarse:actors=2,mode=async": (CORRECTED, 600_000),
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("nodes")
 
 
 class Chaos:
-    """Kills something whenever so many updates were made; notes how long the driver ever waited."""
+    """Kills something every `every` updates, and records the longest wait of the driver."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kill: Any, times: int, every: int) -> None:
         self.killed: list[str] = []
@@ -51,9 +51,9 @@ class Chaos:
 
         def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
             if len(self.killed) < times and engine.base + engine.done >= due[0]:
-                found = kill(engine)
-                if found:
-                    self.killed.append(found)
+                victim = kill(engine)
+                if victim:
+                    self.killed.append(victim)
                     due[0] += every
             begun = time.monotonic()
             try:
@@ -73,36 +73,37 @@ def kill_any(engine: ProcessEngine) -> str:
 
 
 def node_of(nodes: dict[str, Any], pid: int) -> dict[str, Any]:
-    """On which node a process runs."""
+    """The node on which a process runs."""
     return next(node for node in nodes["nodes"] if pid in cluster.processes_of(node, ""))
 
 
 def kill_node_with(nodes: dict[str, Any], pids: list[int]) -> tuple[dict[str, Any], int]:
-    """Kill a node on which one of these processes runs, but not the head; the node, and the process."""
-    found = {pid: node_of(nodes, pid) for pid in pids}
-    pid = next(pid for pid in pids if found[pid] is not nodes["nodes"][0])
-    (raylet,) = cluster.processes_of(found[pid], "raylet")
+    """Kill a node with one of these processes, other than the head; the node, and the process."""
+    by_pid = {pid: node_of(nodes, pid) for pid in pids}
+    pid = next(pid for pid in pids if by_pid[pid] is not nodes["nodes"][0])
+    (raylet,) = cluster.processes_of(by_pid[pid], "raylet")
     os.kill(raylet, signal.SIGKILL)
-    return found[pid], pid
+    return by_pid[pid], pid
 
 
 @pytest.mark.parametrize(
-    ("policy", "what"),
+    ("policy", "target"),
     [
-        pytest.param(policy, what, marks=() if (policy, what) == FAST else pytest.mark.slow)
+        pytest.param(policy, target, marks=() if (policy, target) == FAST else pytest.mark.slow)
         for policy in RUNS
-        for what in ("actors", "neighbours", "a node")
+        for target in ("actors", "neighbours", "a node")
     ],
 )
-def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes, monkeypatch, tmp_path):
+def test_a_run_recovers_from_kills_and_solves_its_task(policy, target, nodes, monkeypatch, tmp_path):
     lost: list[dict[str, Any]] = []
 
     def kill_node(engine: ProcessEngine) -> str:
         lost.append(kill_node_with(nodes, list(engine.processes().values()))[0])
         return "node"
 
-    node = what == "a node"
-    monkeypatch.setattr("tessera.engines.ray.STRATEGY", "STRICT_PACK" if what == "neighbours" else "SPREAD")
+    node = target == "a node"
+    strategy = "STRICT_PACK" if target == "neighbours" else "SPREAD"
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.STRATEGY", strategy)
     chaos = Chaos(monkeypatch, kill_node if node else kill_any, times=1 if node else 3, every=40)
     algorithm, steps = RUNS[policy]
     try:
@@ -122,7 +123,7 @@ def test_what_is_killed_is_made_good_and_the_task_is_solved(policy, what, nodes,
 
 
 def saves(run: Path) -> list[int]:
-    """Updates of which there are checkpoints."""
+    """Updates with a checkpoint."""
     return [int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()]
 
 
@@ -153,7 +154,7 @@ def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_pa
 
 @contextlib.contextmanager
 def crowded() -> Iterator[None]:
-    """Somebody else has all CPUs but one of every node."""
+    """Another job has all CPUs but one of every node."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     others = placement_group([{"CPU": CPUS - 1}] * 3, strategy="STRICT_SPREAD")
@@ -167,35 +168,34 @@ def crowded() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("policy", "left"),
+    ("policy", "remaining"),
     [
         ("single_learner_coarse:actors=2", "1 of 2 env+act"),
         ("multi_learner:learners=3", "2 of 3 env+act+store+grad+apply"),
     ],
 )
-def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
-    policy, left, nodes, monkeypatch, tmp_path, capfd
+def test_without_room_for_the_replicas_of_a_lost_node_the_run_goes_on_with_fewer(
+    policy, remaining, nodes, monkeypatch, tmp_path, capfd
 ):
-    from tessera.engines import ray as engine_module
-
     lost: list[dict[str, Any]] = []
 
     def kill_node(engine: ProcessEngine) -> str:
-        several = [pid for title, pid in engine.processes().items() if title.startswith("env+act")]
-        node, pid = kill_node_with(nodes, several)
+        actors = [pid for title, pid in engine.processes().items() if title.startswith("env+act")]
+        node, pid = kill_node_with(nodes, actors)
         lost.append(node)
         wait_until(lambda: not Path(f"/proc/{pid}").exists(), 30)
         return "node"
 
     options: dict[str, Any] = {"steps": 60 * 8 * 16, "seed": 1, "envs": 16, "eval_episodes": 1, "precision": "f64"}
     algorithm = tessera.A2C(unroll=8, widths=(8,))
-    wanted = tessera.train(algorithm, "gymnax:CartPole-v1", "fused", quiet=True, **options)
-    monkeypatch.setattr(engine_module, "CAPACITY_SECONDS", 1.0)
-    monkeypatch.setattr(engine_module, "PLACE_SECONDS", 3.0)
+    expected = tessera.train(algorithm, "gymnax:CartPole-v1", "fused", quiet=True, **options)
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.CAPACITY_SECONDS", 1.0)
+    monkeypatch.setattr("tessera.engines.ray_backend.launcher.PLACEMENT_SECONDS", 3.0)
+    monkeypatch.setattr("tessera.engines.ray.RELEASE_SECONDS", 3.0)
     chaos = Chaos(monkeypatch, kill_node, times=1, every=20)
     try:
         with crowded():
-            found = tessera.train(
+            result = tessera.train(
                 algorithm, "gymnax:CartPole-v1", policy, engine="ray", run_dir=tmp_path / "run", checkpoint_every=0.0,
                 **options,
             )  # fmt: skip
@@ -205,12 +205,12 @@ def test_without_room_for_what_a_node_took_along_the_run_goes_on_with_fewer(
             nodes["nodes"].remove(node)
             cluster.grow(nodes, CPUS, MEMORY)
     assert chaos.killed
-    said = capfd.readouterr()
-    assert f"goes on with {left}" in said.out + said.err
-    replicas = int(left.split()[0])
-    assert found.plan.fragments[0].replicas == replicas
+    output = capfd.readouterr()
+    assert f"goes on with {remaining}" in output.out + output.err
+    replicas = int(remaining.split()[0])
+    assert result.plan.fragments[0].replicas == replicas
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["fragments"][0]["replicas"] == replicas
     updates = [json.loads(line)["update"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert updates == sorted(set(updates))
     assert updates[-1] == 60
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), found.params, wanted.params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), result.params, expected.params)

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import tessera
-from tessera.engines.driver.pool import kept
-from tessera.engines.local import LocalEngine, RestartsSpent
+from tessera.engines.base import RestartsSpent
+from tessera.engines.driver.pool import keep_processes
+from tessera.engines.local import LocalEngine
 from tessera.errors import RunFailed
 
 HERE = str(Path(__file__).resolve().parent)
@@ -32,7 +33,7 @@ def pool() -> Iterator[None]:
     """Processes are kept between the runs of this file."""
     if HERE not in sys.path:
         sys.path.insert(0, HERE)
-    with kept():
+    with keep_processes():
         yield
 
 

@@ -17,7 +17,7 @@ from tessera import policies
 from tessera.channels.in_process import InProcessLink
 from tessera.channels.inboxes import SamplesInbox, Versions, make_inbox
 from tessera.channels.routes import Route
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.driver.supervisor import replaceable
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
@@ -32,7 +32,7 @@ APEX = "distributed_replay:mode=async,stores=2,publish=2"
 @pytest.fixture(scope="module", autouse=True)
 def pool() -> Iterator[None]:
     """Processes are kept between the runs of this file."""
-    with kept():
+    with keep_processes():
         yield
 
 

@@ -15,8 +15,8 @@ from test_faults import wait_until
 
 import tessera
 from tessera.channels.rings import make_ends
-from tessera.engines.driver.pool import kept
-from tessera.engines.driver.supervisor import Interrupted, RestartsSpent
+from tessera.engines.base import Interrupted, RestartsSpent
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
 
@@ -28,7 +28,7 @@ SECONDS = 90.0
 @pytest.fixture(scope="module", autouse=True)
 def pool() -> Iterator[None]:
     """Processes are kept between the runs of this file."""
-    with kept():
+    with keep_processes():
         yield
 
 

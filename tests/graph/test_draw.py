@@ -7,9 +7,10 @@ import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
+from tessera.graph.channel import Channel
 from tessera.graph.draw import render
 from tessera.graph.operators import OPERATORS
-from tessera.graph.plan import Channel, Needs, Placement, Plan, make_plan
+from tessera.graph.plan import Needs, Placement, Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
 
 NEEDS = Needs("dqn", "cartpole", device_env=True, batch=32, priorities=True, absorbs=True)
@@ -30,7 +31,7 @@ def frozen(value: Any) -> Any:
 
 def from_json(data: dict[str, Any]) -> Plan:
     fragments = tuple(Placement(**{k: frozen(v) for k, v in f.items()}) for f in data["fragments"])
-    channels = tuple(Channel(**c) for c in data["channels"])
+    channels = tuple(Channel.from_json(c) for c in data["channels"])
     return Plan(**{**{k: frozen(v) for k, v in data.items()}, "fragments": fragments, "channels": channels})
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
+from tessera.graph.disciplines import bound_of, mode_of
 from tessera.graph.plan import Needs, deal, make_plan
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
 from tessera.graph.streams import STREAMS, route
@@ -130,7 +131,7 @@ def test_replicas_of_grad_average_gradients_and_gather_summaries_among_themselve
 def disciplines(text: str, needs: Needs = QUEUE) -> dict[str, tuple[str, str, int | None]]:
     """How each channel of a plan behaves: slot -> (kind, mode, bound)."""
     plan = make_plan(policies.parse(text), needs, 16)
-    return {c.slot: (c.kind, c.mode, c.bound) for c in plan.channels}
+    return {c.slot: (c.kind, mode_of(c.discipline), bound_of(c.discipline)) for c in plan.channels}
 
 
 def test_a_server_of_several_shards_scatters_gradients_joins_params_and_sums_norms():
@@ -226,13 +227,13 @@ def test_the_engine_is_local_where_there_are_several_replicas_and_as_asked():
 
 def test_layouts_and_replicas_decide_every_route():
     by = {(s.slot, s.target): s for s in STREAMS}
-    assert route(by["timesteps", "act"], 2, 2, together=True) is None
-    assert route(by["timesteps", "act"], 2, 3, together=False) == "reshard"
-    assert route(by["summary", "grad"], 1, 1, together=True) is None
-    assert route(by["summary", "grad"], 2, 2, together=True) == "gather"
-    assert route(by["gradients", "apply"], 1, 1, together=False) == "mean"
-    assert route(by["view", "grad"], 1, 4, together=False) == "copy"
-    assert route(by["view", "grad"], 4, 4, together=True) is None
+    assert route(by["timesteps", "act"], 2, together=True) is None
+    assert route(by["timesteps", "act"], 2, together=False) == "reshard"
+    assert route(by["summary", "grad"], 1, together=True) is None
+    assert route(by["summary", "grad"], 2, together=True) == "gather"
+    assert route(by["gradients", "apply"], 1, together=False) == "mean"
+    assert route(by["view", "grad"], 1, together=False) == "copy"
+    assert route(by["view", "grad"], 4, together=True) is None
 
 
 def test_acting_trails_by_one_update_with_host_environments_and_by_none_otherwise():

@@ -73,12 +73,12 @@ def test_numbers_of_a_discipline_that_make_no_sense_are_refused():
         refused("must be at least 1, threshold", updates=cut)
 
 
-def test_disciplines_that_only_make_sense_beside_each_other_are_checked_together():
+def test_disciplines_that_depend_on_each_other_are_checked_together():
     apart = (Fragment("env act store grad", 2), Fragment("apply"))
     actors = (Fragment("env act", 2), Fragment("store grad apply"))
     refused("local gradients never reach `apply`", *apart, gradients=Cut(route="local"))
     refused("peers exchange updates by route 'mean' or 'shared'", updates=Cut(route="mean"))
-    refused("experience is gathered by everyone only where", *actors, experience=Cut(route="gather"))
+    refused("every replica can gather experience only where", *actors, experience=Cut(route="gather"))
     refused("with async gradients params must be async too", *apart, gradients=Cut("async"))
     refused("not waited for params must be async", *actors, experience=Cut("async"))
 

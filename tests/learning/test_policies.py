@@ -10,7 +10,7 @@ import pytest
 
 from tessera import Fragment, Policy, policies
 from tessera.api import train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from policies import ALGORITHMS, CASES, measure
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def processes() -> Iterator[None]:
     """Processes that are used again by the next test, optimised as users have them and the other tests have not."""
-    with pytest.MonkeyPatch.context() as patch, kept():
+    with pytest.MonkeyPatch.context() as patch, keep_processes():
         patch.delenv("XLA_FLAGS", raising=False)
         yield
 

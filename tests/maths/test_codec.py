@@ -20,8 +20,8 @@ def test_an_element_is_sent_once_what_has_gathered_passes_the_threshold(wrap):
     residual = {"w": jnp.zeros(4)}
     code = wrap(lambda g, r: threshold_code(g, r, THRESHOLD))
     for gradients, sent, kept in zip(GRADIENTS, SENT, KEPT, strict=True):
-        told, residual = code({"w": jnp.asarray(gradients)}, residual)
-        np.testing.assert_allclose(told["w"], sent, atol=1e-6)
+        coded, residual = code({"w": jnp.asarray(gradients)}, residual)
+        np.testing.assert_allclose(coded["w"], sent, atol=1e-6)
         np.testing.assert_allclose(residual["w"], kept, atol=1e-6)
 
 
@@ -32,13 +32,13 @@ def test_what_was_sent_and_what_is_kept_is_always_the_sum_of_all_gradients():
     residual = jax.tree.map(jnp.zeros_like, gradients[0])
     sent = jax.tree.map(np.zeros_like, gradients[0])
     for k, gradient in enumerate(gradients):
-        told, residual = threshold_code(gradient, residual, 0.7)
-        assert set(np.unique(np.abs(told["a"]))) <= {0.0, 0.7}
-        sent = jax.tree.map(np.add, sent, told)
+        coded, residual = threshold_code(gradient, residual, 0.7)
+        assert set(np.unique(np.abs(coded["a"]))) <= {0.0, 0.7}
+        sent = jax.tree.map(np.add, sent, coded)
         total = jax.tree.map(lambda *xs: np.sum(xs, axis=0), *gradients[: k + 1])
         jax.tree.map(lambda s, r, t: np.testing.assert_allclose(s + r, t, atol=1e-12), sent, residual, total)
 
 
 def test_codes_keep_the_dtype_of_gradients():
-    told, residual = threshold_code(jnp.ones(2, jnp.bfloat16), jnp.zeros(2, jnp.bfloat16), 0.5)
-    assert told.dtype == residual.dtype == jnp.bfloat16
+    coded, residual = threshold_code(jnp.ones(2, jnp.bfloat16), jnp.zeros(2, jnp.bfloat16), 0.5)
+    assert coded.dtype == residual.dtype == jnp.bfloat16

@@ -37,14 +37,14 @@ def test_ranks_of_some_are_their_ranks_among_all():
     )
 
 
-@pytest.mark.parametrize("room", [1, 40, 10**6])
-def test_noise_is_added_up_in_whatever_room_there_is(room, monkeypatch):
+@pytest.mark.parametrize("size", [1, 40, 10**6])
+def test_noise_is_summed_in_chunks_of_any_size(size, monkeypatch):
     like = {"a": jnp.zeros((3, 2)), "b": jnp.zeros(4)}
     seeds = jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(jax.random.key(3), i)))(jnp.arange(7))
     weights = jnp.arange(1.0, 8.0)
     each = [evolution.noise(seed, like) for seed in seeds]
     expected = jax.tree.map(lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)), *each)
-    monkeypatch.setattr(evolution, "ROOM", room)
+    monkeypatch.setattr(evolution, "CHUNK_SIZE", size)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5),
         evolution.weighted_noise(seeds, weights, like),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rlax
 
-from tessera.maths.returns import discounted_returns, generalised_advantage, n_step, v_trace
+from tessera.maths.returns import discounted_returns, generalised_advantage, n_step, running_returns, v_trace
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -226,3 +226,12 @@ def test_v_trace_converges_to_the_value_of_the_clipped_policy(rho_bar):
         first = np.asarray(targets.target[0])
         values = np.array([(likelihood * first)[start == s].sum() for s in range(states)])
     np.testing.assert_allclose(values, want, rtol=1e-3, atol=1e-3)
+
+
+def test_running_returns_start_again_after_an_episode_and_go_on_in_the_next_array():
+    over = jnp.array([False, True, False])
+    after, sums = running_returns(jnp.array([1.0, 2.0, 4.0]), over, jnp.float32(8.0), 0.5)
+    np.testing.assert_allclose(sums, [1 + 0.5 * 8, 2 + 0.5 * 5, 4.0], **CLOSE)
+    assert float(after) == 4.0
+    ended, _ = running_returns(jnp.array([[1.0, 3.0]]), jnp.array([True]), jnp.zeros(2), 0.5)  # of two agents
+    np.testing.assert_array_equal(ended, [0.0, 0.0])

@@ -22,7 +22,7 @@ from tessera.planning.prepare import prepare_plan
 from tessera.program import compile as compile_module
 from tessera.program import initial
 from tessera.program.nodes import Every, Node, Op, Repeat, Segment, effects
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 ENV = "gymnax:CartPole-v1"
 UPDATES = 3
@@ -132,8 +132,8 @@ def shared_compiles() -> Iterator[None]:
 
     def shared_segment(nodes: Any, others: Any, hosts: Any, mesh: Any, loop: Any) -> Segment:
         written = effects(nodes)[1]
-        around = (frozenset(others & written), frozenset(hosts & written), mesh, told((loop,)) if loop else ())
-        key = (*training, told(nodes), *around)
+        around = (frozenset(others & written), frozenset(hosts & written), mesh, described((loop,)) if loop else ())
+        key = (*training, described(nodes), *around)
         if key not in SHARED:
             SHARED[key] = segment(nodes, others, hosts, mesh, loop)
         return dataclasses.replace(SHARED[key])
@@ -153,7 +153,7 @@ def shared_compiles() -> Iterator[None]:
         yield
 
 
-def told(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+def described(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
     """A program as plain data; for one training an Op's function is known by what it reads and writes."""
     out: list[Any] = []
     for node in nodes:
@@ -161,9 +161,9 @@ def told(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
             case Op():
                 out.append(dataclasses.replace(node, function=None))  # type: ignore[arg-type]
             case Repeat():
-                out.append((node.index, node.count, tuple(node.stacks.items()), told(node.body)))
+                out.append((node.index, node.count, tuple(node.stacks.items()), described(node.body)))
             case Every():
-                out.append((node.count, told(node.body)))
+                out.append((node.count, described(node.body)))
             case _:
                 out.append(node)
     return tuple(out)

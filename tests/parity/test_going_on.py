@@ -9,8 +9,8 @@ from matrix import ALGORITHMS, ENV
 
 from tessera.engines.replica.snapshots import without_spare_peers
 from tessera.engines.serial import SerialEngine
-from tessera.graph.fewer import with_fewer
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import with_fewer
 from tessera.planning.prepare import prepare_plan
 from tessera.runs.checkpoint import flatten, unflatten
 

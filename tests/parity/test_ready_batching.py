@@ -1,4 +1,4 @@
-"""Acting for whichever environments are ready: the same results, whoever is ready when."""
+"""Ready batching: the same results, whichever environments are ready first."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from tessera.channels.inboxes import Inbox
 from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, make_plan
 from tessera.graph.policy import Cut, Fragment, Policy
-from tessera.program.overlap import ready_batching
+from tessera.program.overlap.partial_segment import pad_groups, padded_size
+from tessera.program.overlap.ready_batching import ReadyBatchedLoop
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.fixture
 def seen_ready(monkeypatch) -> Counter[int]:
-    """Let what environments send come late, by chance; count how many shares were acted for at once."""
+    """Let what environments send come late, by chance; count how many slices were acted for at once."""
     chance = random.Random(5)
-    receive, act = Inbox.receive_from, ready_batching.Acting.act
+    receive, act = Inbox.receive_from, ReadyBatchedLoop.act
     counts: Counter[int] = Counter()
 
     def late(self, p):
         link = self.links[p]
         if chance.random() < 0.6:
-            link.moved += 1  # nobody is stuck: it is on its way
+            link.moved += 1  # no replica is stuck: the message is on its way
             return False, None
         return receive(self, p)
 
-    def counted(self, segment, ready):
+    def counted(self, segment, ready, run):
         counts[len(ready)] += 1
-        act(self, segment, ready)
+        act(self, segment, ready, run)
 
     monkeypatch.setattr(Inbox, "receive_from", late)
-    monkeypatch.setattr(ready_batching.Acting, "act", counted)
+    monkeypatch.setattr(ReadyBatchedLoop, "act", counted)
     return counts
 
 
@@ -48,7 +49,7 @@ def seen_ready(monkeypatch) -> Counter[int]:
 @pytest.mark.parametrize(
     "policy", ["single_learner_fine:actors=3,wait=0", "split_inference:workers=3,inference=2,learners=2,wait=0"]
 )
-def test_whoever_is_ready_the_params_are_those_of_fused(name, policy, form, seen_ready, monkeypatch):
+def test_whichever_slice_is_ready_the_params_are_those_of_fused(name, policy, form, seen_ready, monkeypatch):
     monkeypatch.setenv("TESSERA_LOWERING", form)
     monkeypatch.setattr(matrix, "COMPILED", {})
     assert_parity(name, policies.parse(policy))
@@ -56,28 +57,31 @@ def test_whoever_is_ready_the_params_are_those_of_fused(name, policy, form, seen
     assert seen_ready[2]
 
 
-def test_with_patience_all_are_acted_for_at_once(seen_ready):
+def test_with_a_long_wait_all_are_acted_for_at_once(seen_ready):
     assert_parity("a2c", policies.parse("single_learner_fine:actors=3,wait=1000"))
     assert set(seen_ready) == {3}
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "room"), [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (8, 8, 8), (2, 6, 2), (3, 6, 3), (4, 6, 6)]
+    ("count", "most", "size"), [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (8, 8, 8), (2, 6, 2), (3, 6, 3), (4, 6, 6)]
 )
-def test_few_sizes_are_compiled(count, most, room):
-    assert ready_batching._room(count, most) == room
+def test_few_sizes_are_compiled(count, most, size):
+    assert padded_size(count, most) == size
 
 
 def test_padding_is_of_zeros_on_the_axis_of_groups():
-    padded = ready_batching._padded({"x": np.ones((2, 3))}, 2, 0)
+    padded = pad_groups({"x": np.ones((2, 3))}, 2, 0)
     np.testing.assert_array_equal(padded["x"], [[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]])
 
 
 def test_one_server_of_environments_is_waited_for():
     needs = Needs("a2c", "x", device_env=True, batch=None, priorities=False, absorbs=False)
     one, two = (make_plan(policies.parse(f"single_learner_fine:actors={n},wait=0.5"), needs, 8) for n in (1, 2))
-    assert [(c.wait, c.apart) for c in one.channels] == [(None, False), (None, False)]
-    assert [(c.slot, c.wait, c.apart) for c in two.channels] == [("timesteps", 0.5, False), ("actions", None, True)]
+    assert [(c.discipline.batching, c.link_per_receiver) for c in one.channels] == [(None, False), (None, False)]
+    assert [(c.slot, c.discipline.batching, c.link_per_receiver) for c in two.channels] == [
+        ("timesteps", 0.5, False),
+        ("actions", None, True),
+    ]
 
 
 @pytest.mark.parametrize(("stream", "wait"), [("actions", 0.1), ("timesteps", -1.0), ("timesteps", float("nan"))])

@@ -21,8 +21,8 @@ def routes(*fragments: Fragment) -> dict[str, Route]:
 def sent(route: Route, values: list[np.ndarray]) -> list[np.ndarray]:
     """What every receiver ends up with when sender p sends `values[p]`."""
     return [
-        route.merge({p: route.part(p, q, values[p]) for p in range(route.sources) if route.linked(p, q)})
-        for q in range(route.targets)
+        route.merge({p: route.part(p, q, values[p]) for p in range(route.senders) if route.linked(p, q)})
+        for q in range(route.receivers)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which policy runs where the user names none."""
+"""The policy of a run whose user names none."""
 
 from __future__ import annotations
 

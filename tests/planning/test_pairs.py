@@ -1,4 +1,4 @@
-"""The table of pairs is found, not written."""
+"""The table of pairs is computed, not written by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tessera import algorithms, policies
 from tessera.cli.main import main
-from tessera.planning.pairs import Pair, all_pairs, render, variants
+from tessera.planning.algorithm_policy_pairs import Pair, all_pairs, render, variants
 
 PAIRS = (
     Pair("ppo", "fused"),
@@ -71,11 +71,11 @@ def test_the_table_is_markdown_or_json_too():
         "| --- | --- | --- |",
         "| `fused` | runs | no [1] |",
     ]
-    told = json.loads(render(PAIRS, "json"))
-    assert told[1] == {"algorithm": "dqn", "policy": "fused", "runs": False, "reason": "no table"}
+    rows = json.loads(render(PAIRS, "json"))
+    assert rows[1] == {"algorithm": "dqn", "policy": "fused", "runs": False, "reason": "no table"}
 
 
 def test_the_command_prints_the_table(capsys, monkeypatch):
-    monkeypatch.setattr("tessera.planning.pairs.all_pairs", lambda env: [Pair("ppo", env)])
+    monkeypatch.setattr("tessera.planning.algorithm_policy_pairs.all_pairs", lambda env: [Pair("ppo", env)])
     main(["pairs", "--env", "here", "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["policy"] == "here"

@@ -15,10 +15,10 @@ from tessera.graph.operators import OPERATORS
 from tessera.graph.policy import Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
+from tessera.program.interpreter import drive
 from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat, Segment
 from tessera.program.project import project
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 FUSED = policies.get("fused", devices=1)
 SMALL = A2C(unroll=8, widths=(8,))
@@ -138,7 +138,7 @@ def test_an_engine_refuses_counts_that_its_program_has_no_room_for(engine, count
 
 
 def ran(nodes: tuple[Node, ...], slots: dict[str, Any]) -> dict[str, Any]:
-    turns: Iterator[None] = drive(compile_program(nodes, wanted=frozenset({"plays"})), slots)
+    turns: Iterator[None] = drive(compile_program(nodes, wanted=frozenset({"episode_steps"})), slots)
     assert list(turns) == []
     return slots
 
@@ -147,14 +147,14 @@ def loops(kind: str) -> tuple[Node, ...]:
     """Three times over, double the memory and add 0 and 1 to it; keep what it comes to each time."""
     double = Op("act", lambda x: (x * 2,), ("memory",), ("memory",))
     add = Op("act", lambda x, t: (x + t,), ("memory", "t"), ("memory",), kind)
-    keep = Op("act", lambda x: (x + 0,), ("memory",), ("played",))
-    return (Repeat("m", 3, (double, Repeat("t", 2, (add,)), keep), {"played": "plays"}),)
+    keep = Op("act", lambda x: (x + 0,), ("memory",), ("episode_step",))
+    return (Repeat("m", 3, (double, Repeat("t", 2, (add,)), keep), {"episode_step": "episode_steps"}),)
 
 
 @pytest.mark.parametrize("kind", [TRACED, HOST])
 def test_loops_count_the_same_in_python_and_compiled(kind):
     slots = ran(loops(kind), {"memory": np.int32(1)})
-    assert np.asarray(slots["plays"]).tolist() == [3, 7, 15]
+    assert np.asarray(slots["episode_steps"]).tolist() == [3, 7, 15]
     assert int(slots["memory"]) == 15
 
 

@@ -43,10 +43,10 @@ def plan(*fragments: Fragment, available: int = 1) -> Plan:
 
 def shape(nodes: tuple[Node, ...]) -> list[Any]:
     """A program as plain data: lists are loops."""
-    return [shape(n.body) if isinstance(n, Repeat) else told(n) for n in nodes]
+    return [shape(n.body) if isinstance(n, Repeat) else described(n) for n in nodes]
 
 
-def told(node: Node) -> str:
+def described(node: Node) -> str:
     match node:
         case Op():
             return f"{node.operator}: {' '.join(node.reads)} -> {' '.join(node.writes)}"

@@ -22,13 +22,13 @@ from test_metrics import documented_names
 
 import tessera
 from tessera import policies
-from tessera.runs.checkpoint import Checkpoints, flatten, unflatten
+from tessera.api import evaluate_run, train
 from tessera.cli.main import main
 from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.errors import TesseraError
+from tessera.runs.checkpoint import Checkpoints, flatten, unflatten
 from tessera.runs.metrics import read_metrics
-from tessera.api import evaluate_run, train
 
 ENV = "gymnax:CartPole-v1"
 ENVS = 8

@@ -14,14 +14,14 @@ from test_metrics import documented_names
 
 import tessera
 from tessera import policies
-from tessera.runs import directory
+from tessera.api import train
 from tessera.cli.main import main
 from tessera.envs import is_device
 from tessera.errors import TesseraError
-from tessera.runs.metrics import read_metrics
+from tessera.runs import directory
 from tessera.runs.curves import plot
-from tessera.runs.saved import load_run
-from tessera.api import train
+from tessera.runs.metrics import read_metrics
+from tessera.runs.saved_run import load_run
 
 REQUIRED = {
     *("algorithm", "env", "policy", "engine", "seed", "env_steps", "updates", "wall_seconds", "startup_seconds"),

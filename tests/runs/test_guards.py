@@ -15,13 +15,13 @@ import pytest
 import tessera
 from tessera import policies
 from tessera.algorithms.contract import State, View
+from tessera.api import train
 from tessera.cli.main import main
 from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
-from tessera.runs.guards import first_broken
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard
-from tessera.api import train
+from tessera.program.training_program import Guard
+from tessera.runs.guards import first_broken
 
 HEAD = "policy_head"
 

@@ -12,9 +12,9 @@ import pytest
 
 from tessera.engines.replica.reports import Reports
 from tessera.graph.streams import STREAM_NAMES
-from tessera.runs.metrics import WINDOW, Meter, MetricsWriter, read_metrics
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard
+from tessera.program.training_program import Guard
+from tessera.runs.metrics import WINDOW, Meter, MetricsWriter, read_metrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 

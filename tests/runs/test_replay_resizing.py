@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,30 @@ SMALL = {"unroll": 4, "draws": 1, "batch": 16, "warmup": 8, "widths": (8,), "pri
 CARTPOLE = "gymnax:CartPole-v1"
 
 
-def go(folder: Path, steps: int, capacity: int = 512, policy: str = "fused:devices=1", **options: Any) -> Any:
+@dataclass(frozen=True)
+class TupleRowsDQN(DQN):
+    """DQN whose replay rows are a tuple."""
+
+    name: ClassVar[str] = "tuple_rows_dqn"
+
+    def digest(self, view: Any, memory: Any, trajectory: Any) -> Any:
+        experience, memory = super().digest(view, memory, trajectory)
+        return experience._replace(rows=(experience.rows, {"steps": [experience.rows.reward]})), memory
+
+    def prepare(self, view: Any, sample: Any) -> Any:
+        return super().prepare(view, sample._replace(rows=sample.rows[0]))
+
+
+def go(
+    folder: Path,
+    steps: int,
+    capacity: int = 512,
+    policy: str = "fused:devices=1",
+    algorithm: type[DQN] = DQN,
+    **options: Any,
+) -> Any:
     return train(
-        DQN(capacity=capacity, **SMALL), CARTPOLE, policy, steps=steps, envs=8, groups=4, seed=1, run_dir=folder,
+        algorithm(capacity=capacity, **SMALL), CARTPOLE, policy, steps=steps, envs=8, groups=4, seed=1, run_dir=folder,
         eval_episodes=2, quiet=True, **options,
     )  # fmt: skip
 
@@ -60,10 +82,11 @@ def test_the_newest_rows_are_kept_in_order_with_their_priorities(prioritised, be
     assert int(put.filled) == min(after, len(held) + 4)
 
 
-def test_a_resumed_run_may_have_a_replay_of_another_size(tmp_path):
-    go(tmp_path / "run", 2_000)
+@pytest.mark.parametrize("algorithm", [DQN, TupleRowsDQN])
+def test_a_resumed_run_may_have_a_replay_of_another_size(algorithm, tmp_path):
+    go(tmp_path / "run", 2_000, algorithm=algorithm)
     full = arrays_of(tmp_path / "run")
-    smaller = go(tmp_path / "run", 2_100, capacity=128, resume=True)
+    smaller = go(tmp_path / "run", 2_100, capacity=128, algorithm=algorithm, resume=True)
     assert smaller.summary["env_steps"] >= 2_100
     shrunk = arrays_of(tmp_path / "run")
     assert full["buffer/version"].shape == (4, 128)

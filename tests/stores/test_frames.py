@@ -12,10 +12,10 @@ import pytest
 
 import tessera
 from tessera import DQN, policies
-from tessera.algorithms.parts.n_step_windows import Row, windows
-from tessera.algorithms.types import Transition
+from tessera.algorithms.contract import Transition
+from tessera.algorithms.parts.n_step_windows import Row, n_step_rows
 from tessera.errors import TesseraError
-from tessera.stores import Experience, HostReplay, Replay
+from tessera.stores import Experience, Replay
 from tessera.stores import frames as module
 from tessera.stores.frames import FrameReplay
 
@@ -80,7 +80,7 @@ class Game:
 
 @partial(jax.jit, static_argnums=1)
 def _windows(trajectory, n_step):
-    return jax.vmap(lambda t: windows(t, 0.9, n_step), in_axes=1, out_axes=1)(trajectory)
+    return jax.vmap(lambda t: n_step_rows(t, 0.9, n_step), in_axes=1, out_axes=1)(trajectory)
 
 
 def row(k=4, frame=FRAME):
@@ -283,21 +283,6 @@ def test_the_axis_of_frames_may_be_another(axis):
         drawn = store.sample(buffer, jax.random.key(i))
         assert drawn.rows.observation.shape == (16, *FRAME, 4)
         game.check(drawn._replace(rows=turn(drawn.rows, -1, 1)))
-
-
-def test_a_host_replay_holds_frames_too():
-    game = Game(12)
-    host = HostReplay(FrameReplay(48, 16, prioritised=True), row(), 12)
-    for i in range(10):
-        host.put(game.unroll(4))
-        drawn = host.sample(jax.random.key(i))
-        game.check(drawn)
-        host.update(drawn.index, np.ones(16, np.float32))
-    assert len(host) == 48
-    saved = host.buffer
-    host.put(game.unroll(4))
-    host.restore(saved)
-    assert_equal(host.buffer, saved)
 
 
 def nbytes(store, rows_per_put, groups=1):

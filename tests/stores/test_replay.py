@@ -1,7 +1,5 @@
 """The replay: against a ring and a list of priorities in plain Python, and by the statistics of what it draws."""
 
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tessera.errors import TesseraError
-from tessera.stores import Experience, HostReplay, Replay
+from tessera.stores import Experience, Replay
 from tessera.stores.replay import _FANOUT
 
 ROW = {"id": jax.ShapeDtypeStruct((), jnp.int32), "x": jax.ShapeDtypeStruct((2,), jnp.float32)}
@@ -208,51 +206,6 @@ def test_shares_add_up_and_a_batch_that_cannot_be_shared_is_refused():
 def test_a_put_larger_than_the_buffer_is_refused():
     with pytest.raises(ValueError, match="does not fit"):
         Replay(4, 1).put(Replay(4, 1).init(ROW, 4), experience(0, 1, 8))
-
-
-def test_a_host_replay_gives_what_the_pure_functions_give():
-    store = Replay(32, 16, prioritised=True)
-    host, buffer = HostReplay(store, ROW, 4), store.init(ROW, 4)
-    for i in range(12):
-        host.put(jax.tree.map(np.asarray, experience(4 * i, 2, 2)))
-        buffer = store.put(buffer, experience(4 * i, 2, 2))
-        key = jax.random.key(i)
-        got, want = host.sample(key), store.sample(buffer, key)
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6)
-        # Distinct slots: which of two priorities a slot drawn twice keeps is not promised.
-        index = np.unique(got.index)
-        priority = np.linspace(0.1, 3.0, len(index), dtype=np.float32)
-        host.update(index, priority)
-        buffer = store.update(buffer, index, priority)
-    assert len(host) == 32
-    saved = host.buffer
-    host.put(experience(0, 2, 2))
-    host.restore(saved)
-    for a, b in zip(jax.tree.leaves(host.buffer), jax.tree.leaves(buffer), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
-def test_a_host_replay_may_be_filled_and_drawn_from_at_the_same_time():
-    host = HostReplay(Replay(64, 8, prioritised=True), ROW, 4)
-    host.put(experience(0, 2, 2))
-    failures = []
-
-    def draw():
-        try:
-            for i in range(100):
-                sample = host.sample(jax.random.key(i))
-                host.update(sample.index, np.ones(8, np.float32))
-                assert (np.asarray(sample.rows["x"])[:, 1] == -np.asarray(sample.rows["id"])).all()
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    for i in range(100):
-        host.put(experience(4 * i, 2, 2))
-    thread.join()
-    assert not failures
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "some"])

@@ -1,65 +1,101 @@
-"""The learning half of the actor-critic algorithms: advantages and the normalisers. Losses are theirs."""
+"""Learning of PPO, A2C and IMPALA, up to the loss: advantages, normalisers, batches. Each algorithm has its own loss.
+
+Acting with the same network is in actor_critic_acting.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.contract import State, Transition, View, resolved
-from tessera.algorithms.parts.acting import ActingAlgorithm
-from tessera.algorithms.parts.actor_critic_types import Batch, Statistics, Summary, UnrollEstimates
+from tessera.algorithms.contract import State, Transition, View
+from tessera.algorithms.parts.actor_critic_acting import ActorCriticActing, Statistics, normalised_observation
 from tessera.envs.base import Box, Spec
 from tessera.maths.bootstrap import next_values
-from tessera.maths.distributions import for_actions
+from tessera.maths.distributions import Distribution, for_actions
 from tessera.maths.returns import generalised_advantage
 from tessera.maths.statistics import Moments, merge, merge_all, moments_of, no_moments, normalise, variance
 from tessera.stores.base import Sample
+from tessera.support.fields import option
+
+
+class UnrollEstimates(NamedTuple):
+    """What the learner's params say about an unroll, [T, n] each."""
+
+    distribution: Distribution
+    values: jax.Array
+    next_values: jax.Array
+    """Values of the observations that the steps led to, before any autoreset."""
+    rewards: jax.Array
+    """Rewards, scaled if they are normalised."""
+
+
+class Batch(NamedTuple):
+    """Rows to learn from: single steps, or for networks with a core sequences [rows, T, ...]."""
+
+    observation: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    """Log-probability of the action when it was played."""
+    advantage: jax.Array
+    target: jax.Array
+    """What the value should be."""
+    valid: jax.Array | None
+    """False for rows that must not be learned from; None if there are none."""
+    first: Any = ()
+    """[rows, T] whether an episode begins there; for networks with a core."""
+    start: Any = ()
+    """[rows, ...] state of the core before the first step."""
+
+
+class Summary(NamedTuple):
+    """What all groups share about their batches: each field has a leading axis of groups in `gradient`."""
+
+    advantage: Moments
+    statistics: Statistics
+    valid: jax.Array
+    """Share of valid rows."""
 
 
 @dataclass(frozen=True)
-class ActorCriticAlgorithm(ActingAlgorithm):
-    """Fields and functions common to PPO, A2C and IMPALA."""
+class ActorCriticAlgorithm(ActorCriticActing):
+    """Fields and functions common to PPO, A2C and IMPALA. With a core, a row is the whole unroll of an environment."""
 
-    learning_rate: float | None = None
+    learning_rate: float | None = option(None, low=0)
     """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = option(0.95, low=0, high=1)
     """How far advantages look ahead: 0 one step, 1 to the end (GAE)."""
-    value_coefficient: float = 0.5
+    value_coefficient: float = option(0.5, low=0)
     """Weight of the value loss."""
-    entropy_coefficient: float | None = None
+    entropy_coefficient: float | None = option(None, low=0)
     """Weight of the entropy bonus; default 0.01, and 0 for continuous actions."""
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     normalise_advantages: bool = True
     """Shift and scale each batch's advantages to mean 0 and deviation 1."""
 
     def bind(self, spec: Spec) -> Self:
-        """Choose what was left to choose by the kind of actions and observations."""
+        """Fill in the defaults that depend on the kind of actions and observations."""
         continuous = isinstance(spec.actions, Box)
-        chosen = {
+        defaults = {
             "entropy_coefficient": 0.0 if continuous else 0.01,
             "normalise_observations": (continuous or self.recurrent) and len(spec.observation_shape) == 1,
             "normalise_rewards": continuous,
-            **self.chosen(spec),
+            **self.defaults_for(spec),
         }
-        left = {k: v for k, v in chosen.items() if getattr(self, k) is None}
-        return dataclasses.replace(self, spec=spec, **left)
+        unset = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, spec=spec, **unset)
 
-    def chosen(self, spec: Spec) -> dict[str, Any]:
-        """Further defaults that depend on the spec, by field."""
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
+        """The algorithm's own defaults that depend on the spec, by field."""
         del spec
         return {}
-
-    @property
-    def absorbs(self) -> bool:
-        """Statistics change only if something is normalised."""
-        return bool(self.normalise_observations or self.normalise_rewards)
 
     def start(self, params: Any) -> State:
         """Begin with empty statistics."""
@@ -70,10 +106,10 @@ class ActorCriticAlgorithm(ActingAlgorithm):
         return super().start(params)._replace(statistics=Statistics(observation, returns))
 
     def prepare(self, view: View, sample: Sample) -> tuple[Batch, Summary]:
-        """Advantages of one group's unroll [T, n], as rows."""
-        rows = self.usable(sample.rows)
+        """Compute advantages of one group's unroll [T, n], and turn it into rows."""
+        rows = self.mark_valid(sample.rows)
         start = jax.tree.map(lambda x: x[0], rows.extras.start)  # one for the whole unroll
-        advantage, target = self.estimate(self.played(view, rows, start), rows)
+        advantage, target = self.advantages_and_targets(self.estimates(view, rows, start), rows)
         extras = rows.extras
         batch = Batch(rows.observation, rows.action, extras.log_prob, advantage, target, rows.valid, extras.first)
         if self.recurrent:  # an environment's unroll is one row, a sequence
@@ -82,21 +118,23 @@ class ActorCriticAlgorithm(ActingAlgorithm):
             batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
         return batch, self.summarise(rows, advantage)
 
-    def usable(self, rows: Transition) -> Transition:
-        """An unroll [T, n] with marks on what is to be learned from: nothing of the burn-in."""
+    def mark_valid(self, rows: Transition) -> Transition:
+        """Mark the steps of an unroll [T, n] that are learned from: none of the burn-in."""
         if not self.burn_in:
             return rows
-        later = (jnp.arange(rows.truncated.shape[0]) >= self.burn_in)[:, None]
+        after_burn_in = (jnp.arange(rows.truncated.shape[0]) >= self.burn_in)[:, None]
         valid = jnp.ones_like(rows.truncated) if rows.valid is None else rows.valid
-        return rows._replace(valid=valid & later)
+        return rows._replace(valid=valid & after_burn_in)
 
-    def played(self, view: View, rows: Transition, start: Any) -> UnrollEstimates:
-        """What the params of `view` make of an unroll [T, n], given what was remembered before it."""
-        seen = self.seen(view.statistics, rows.observation)
-        head, values, carries = self.network.apply(view.params, seen, start, rows.extras.first)
+    def estimates(self, view: View, rows: Transition, start: Any) -> UnrollEstimates:
+        """Evaluate the network on an unroll [T, n], from the core's state before it."""
+        observation = normalised_observation(view.statistics, rows.observation)
+        head, values, carries = self.network.apply(view.params, observation, start, rows.extras.first)
 
         def value(at: tuple[jax.Array, Any]) -> jax.Array:
-            return self.network.apply(view.params, self.seen(view.statistics, at[0]), at[1], method="value")
+            observation, carry = at
+            observation = normalised_observation(view.statistics, observation)
+            return self.network.apply(view.params, observation, carry, method="value")
 
         after = next_values(value, values, (rows.next_observation, carries), rows.truncated)
         rewards = rows.reward
@@ -104,38 +142,44 @@ class ActorCriticAlgorithm(ActingAlgorithm):
             rewards = rewards / jnp.sqrt(variance(view.statistics.returns) + 1e-8)
         return UnrollEstimates(for_actions(self.world.actions, head), values, after, rewards)
 
-    def estimate(self, played: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
-        """Advantages and targets of the value function, [T, n] each."""
-        ends = (rows.terminated, rows.truncated, self.gamma, self.gae_lambda)
-        advantage = generalised_advantage(played.rewards, played.values, played.next_values, *ends)
-        return advantage, advantage + played.values
+    def advantages_and_targets(self, estimates: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
+        """Advantages by GAE and targets of the value function, [T, n] each."""
+        rewards, values, after = estimates.rewards, estimates.values, estimates.next_values
+        ends = (rows.terminated, rows.truncated)
+        advantage = generalised_advantage(rewards, values, after, *ends, self.gamma, self.gae_lambda)
+        return advantage, advantage + values
 
     def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:
         """Moments of one group's batch, over all of its agents."""
         real, axes = jnp.result_type(float), advantage.ndim
         observation = moments_of(rows.observation.astype(real), axes, rows.valid) if self.normalise_observations else ()
         returns = moments_of(rows.extras.discounted, axes, rows.valid) if self.normalise_rewards else ()
-        fraction = jnp.ones(()) if rows.valid is None else rows.valid.mean()
-        return Summary(moments_of(advantage, axes, rows.valid), Statistics(observation, returns), fraction)
+        valid = jnp.ones(()) if rows.valid is None else rows.valid.mean()
+        return Summary(moments_of(advantage, axes, rows.valid), Statistics(observation, returns), valid)
 
     def advantages(self, batch: Batch, summary: Summary) -> jax.Array:
-        """Advantages of rows, normalised over the whole batch of all groups."""
+        """Advantages of the rows, normalised over the batch of all groups unless that is switched off."""
         if not self.normalise_advantages:
             return batch.advantage
         return normalise(batch.advantage, merge_all(summary.advantage), clip=None)
 
-    def mean(self, x: jax.Array, batch: Batch, summary: Summary) -> jax.Array:
-        """Mean over valid rows; by the share of valid rows in the whole batch, so that it splits exactly."""
-        if batch.valid is None:
-            return x.mean()
-        return jnp.where(batch.valid, x, 0).mean() / summary.valid.mean()
+    def evaluate(self, params: Any, statistics: Statistics, batch: Batch) -> tuple[Distribution, jax.Array]:
+        """The distribution over actions and the value at each row: what a loss is made of."""
+        observation, first = normalised_observation(statistics, batch.observation), batch.first
+        if self.recurrent:
+            observation, first = jnp.swapaxes(observation, 0, 1), jnp.swapaxes(first, 0, 1)
+        head, value, _ = self.network.apply(params, observation, batch.start, first, self.burn_in)
+        if self.recurrent:
+            head, value = jnp.swapaxes(head, 0, 1), jnp.swapaxes(value, 0, 1)
+        return for_actions(self.world.actions, head), value
 
-    def entropy_bonus(self, entropy: jax.Array) -> jax.Array:
-        """What the loss is lowered by for staying undecided."""
-        return resolved(self.entropy_coefficient) * entropy
+    @property
+    def absorbs(self) -> bool:
+        """Statistics change only if something is normalised."""
+        return bool(self.normalise_observations or self.normalise_rewards)
 
     def absorb(self, state: State, summary: Summary) -> State:
-        """Fold the batch's moments into the running ones, now that the batch has been learned from."""
+        """Merge the batch's moments into the running ones, after the batch has been learned from."""
         statistics = Statistics(
             *(
                 merge(old, merge_all(new)) if isinstance(old, Moments) and isinstance(new, Moments) else ()
@@ -143,3 +187,14 @@ class ActorCriticAlgorithm(ActingAlgorithm):
             )
         )
         return state._replace(statistics=statistics)
+
+
+def mean_over_valid(x: jax.Array, batch: Batch, summary: Summary) -> jax.Array:
+    """Mean of a minibatch's valid rows.
+
+    It divides by the share of valid rows in the whole batch, not in the minibatch, so that means over parts of the rows
+    average to the mean over all of them.
+    """
+    if batch.valid is None:
+        return x.mean()
+    return jnp.where(batch.valid, x, 0).mean() / summary.valid.mean()

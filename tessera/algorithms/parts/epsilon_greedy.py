@@ -1,4 +1,4 @@
-"""The acting half of algorithms that value actions: the network, and how much is tried out in which environment."""
+"""Acting by action values: the Q-network, epsilon-greedy actions, and each environment's exploration rate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tessera.envs.base import Discrete, Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import apex_epsilon, epsilon_greedy, linear, mixed_epsilon
 from tessera.networks import QNetwork
+from tessera.support.fields import option
 
 EXPLORATIONS = ("anneal", "ladder", "mixture")
 
 
 @dataclass(frozen=True)
-class ExploringAlgorithm(Algorithm):
-    """Fields of the network and of exploration, and acting with them: epsilon-greedy."""
+class EpsilonGreedyAlgorithm(Algorithm):
+    """Fields and functions common to DQN and Q-learning: the network, exploration, and acting with them."""
 
     default_envs: ClassVar[int] = 16
 
@@ -29,29 +30,29 @@ class ExploringAlgorithm(Algorithm):
     widths: tuple[int, ...] | None = (64, 64)
     """Widths of the fully connected layers."""
     dueling: bool = False
-    """Network with a value and advantages apart (Wang et al., 2016)."""
+    """Network with separate heads for the value and the advantages (Wang et al., 2016)."""
     exploration: str = "anneal"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
-    epsilon_start: float = 1.0
+    epsilon_start: float = option(1.0, low=0, high=1)
     """Share of random actions at the beginning."""
-    epsilon_end: float = 0.05
+    epsilon_end: float = option(0.05, low=0, high=1)
     """Share of random actions once exploration has fallen, the same everywhere."""
-    epsilon_fraction: float = 0.2
+    epsilon_fraction: float = option(0.2, low=0, high=1)
     """Part of the run during which exploration falls."""
-    ladder_base: float = 0.4
+    ladder_base: float = option(0.4, low=0, high=1)
     """Share of random actions in the first environment of a ladder."""
-    ladder_exponent: float = 7.0
+    ladder_exponent: float = option(7.0, low=0)
     """How steep a ladder is: the last environment's share is the first's to the power of one more than this."""
 
     def check(self) -> None:
-        """Refuse what is not known by its name."""
+        """Refuse an unknown kind of exploration."""
         super().check()
         if self.exploration not in EXPLORATIONS:
             raise unknown_name("exploration", self.exploration, EXPLORATIONS)
 
     def bind(self, spec: Spec) -> Self:
-        """Refuse actions that have no table of values."""
+        """Refuse actions that are not one discrete choice."""
         if not isinstance(spec.actions, Discrete):
             raise TesseraError(
                 f"{self.name} needs one discrete action, this environment has {spec.actions}: try dpg, ppo or a2c"
@@ -68,7 +69,7 @@ class ExploringAlgorithm(Algorithm):
         return self.network.init(key, jnp.zeros(self.world.observation_shape, self.world.observation_dtype))
 
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
-        """Take the best action, or now and then any."""
+        """Take the best action, or with probability epsilon a random one."""
         values = self.network.apply(view.params, timestep.observation)
         return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
 
@@ -78,7 +79,7 @@ class ExploringAlgorithm(Algorithm):
         return self.network.apply(view.params, timestep.observation).argmax().astype(jnp.int32), memory
 
     def exploration_rate(self, env_id: jax.Array) -> Any:
-        """What environment number `env_id` remembers of its exploration."""
+        """The rate of environment number `env_id`, for its memory; () if all have the same."""
         match self.exploration:
             case "ladder":
                 return apex_epsilon(env_id, self.envs, self.ladder_base, self.ladder_exponent)

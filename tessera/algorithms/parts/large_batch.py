@@ -1,4 +1,4 @@
-"""Rules for large batches: how the learning rate follows the batch, and steps in proportion to each layer."""
+"""Rules for large batches: a learning rate that grows with the batch, and steps in proportion to each layer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ LAYERWISE = {
 }
 
 
-def growth(scaling: str, times: float, warmup: float, progress: Any) -> Any:
-    """What the learning rate is multiplied with for a batch so many times as large, `progress` of the run being over.
+def rate_factor(scaling: str, ratio: float, warmup: float, progress: Any) -> Any:
+    """Factor of the learning rate for a batch `ratio` times as large as usual.
 
-    It rises to that in a straight line during `warmup`, a share of the run (Goyal et al., 2017).
+    It rises to its full value in a straight line during `warmup`, a share of the run (Goyal et al., 2017); `progress`
+    is how much of the run is over.
     """
-    full = {"none": 1.0, "linear": times, "sqrt": math.sqrt(times)}[scaling]
+    full = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]
     return full if not warmup else 1.0 + (full - 1.0) * jnp.minimum(progress / warmup, 1.0)

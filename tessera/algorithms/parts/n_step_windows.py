@@ -1,4 +1,4 @@
-"""What algorithms with a replay store and pass on."""
+"""Windows of n steps: the rows that value-based algorithms store, and the steps they carry from unroll to unroll."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.types import Transition
+from tessera.algorithms.contract import Transition
 from tessera.envs.base import Spec
 from tessera.maths.returns import n_step
 
@@ -18,8 +18,9 @@ class Row(NamedTuple):
     observation: jax.Array
     action: jax.Array
     reward: jax.Array
+    """Discounted sum over the window."""
     discount: jax.Array
-    """What the bootstrap is multiplied by: 0 if the episode terminated inside the window."""
+    """Factor of the bootstrap: 0 if the episode terminated inside the window."""
     bootstrap: jax.Array
     """The observation that the window led to."""
 
@@ -30,38 +31,29 @@ class ValueMemory(NamedTuple):
     window: Any = ()
     """The last n - 1 transitions, whose windows are not full yet."""
     exploration: Any = ()
-    """By how much this environment explores, where that differs from one to the next."""
+    """The environment's own exploration rate, where rates differ."""
 
 
-class DrawSummary(NamedTuple):
-    """What each group tells all others about its rows; () for what is not needed."""
-
-    weight: Any = ()
-    """The largest importance weight."""
-    loss: Any = ()
-    """The mean loss, where outliers are dropped."""
-
-
-def no_steps(world: Spec, actions: jax.Array) -> Transition:
-    """Steps that were never played, and are not valid: as many as there are `actions`."""
+def invalid_steps(world: Spec, actions: jax.Array) -> Transition:
+    """Steps that were never played, one for each of `actions`; all are marked invalid."""
     n = actions.shape[0]
     observation = jnp.zeros((n, *world.observation_shape), world.observation_dtype)
     flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
     return Transition(observation, actions, (), reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
 
 
-def prolonged(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
-    """An unroll behind the steps before it, and the last of both: as many, for the next unroll."""
+def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
+    """Append an unroll to the k steps before it: all steps, and the last k of them for the next unroll."""
     valid = jnp.ones(trajectory.reward.shape, bool) if trajectory.valid is None else trajectory.valid
-    whole = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=()))
-    kept = before.reward.shape[0]
-    return whole, jax.tree.map(lambda x: x[-kept:], whole)
+    steps = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=()))
+    k = before.reward.shape[0]
+    return steps, jax.tree.map(lambda x: x[-k:], steps)
 
 
-def windows(trajectory: Transition, gamma: float, n: int) -> Row:
+def n_step_rows(trajectory: Transition, gamma: float, n: int) -> Row:
     """Make rows of n steps from T + n - 1 consecutive transitions of one environment, one for each of the first T."""
     t = trajectory
     window = n_step(t.reward, t.terminated, t.truncated, gamma, n)
-    begin = window.reward.shape[0]
+    count = window.reward.shape[0]
     bootstrap = t.next_observation[window.last]
-    return Row(t.observation[:begin], t.action[:begin], window.reward, window.discount, bootstrap)
+    return Row(t.observation[:count], t.action[:count], window.reward, window.discount, bootstrap)

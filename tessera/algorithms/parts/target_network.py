@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from tessera.algorithms.types import State
+from tessera.algorithms.contract import State
 
 
-def followed(state: State, period: int, polyak: float = 0.0) -> State:
-    """Let the target follow params that have just made a step: by a copy every `period` steps, or always by a little.
+def update_target(state: State, period: int, polyak: float = 0.0) -> State:
+    """Update the target after a step of the params: by a copy every `period` steps or, with `polyak`, a little always.
 
-    Element-wise, and by the clock that counts all steps, so it is the same for shards of a server.
+    Element-wise, and by the global clock, so that every shard of a server does the same.
     """
     if polyak:
         target = jax.tree.map(lambda t, p: t + polyak * (p - t), state.target, state.params)

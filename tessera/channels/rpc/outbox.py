@@ -1,5 +1,7 @@
-"""What a replica sends to others. A call takes a millisecond at each end, an answer to one nothing more: so what can
-wait a little goes with a message, or back with the answer to one.
+"""What a replica sends to other places.
+
+A call costs a millisecond at each end, and its reply costs nothing more. So what can wait a little travels with a
+message, or with the reply to a packet.
 """
 
 from __future__ import annotations
@@ -14,170 +16,174 @@ from typing import Protocol
 import numpy as np
 
 from tessera.channels.link import LinkSpec
-from tessera.channels.rpc.link import LocalPayload, Payload, RpcLink
-from tessera.channels.rpc.wire import Credits, MessageHeader, Name, Packet, Sender, encode
+from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
+from tessera.channels.rpc.wire import Credits, LinkName, MessageHeader, Packet, Sender, encode
 
 INLINE_BYTES = 90 * 1024
-"""Messages of less are sent with the call; others are put into the object store once, and fetched once per node."""
-OFTEN_SECONDS = 0.05
-"""What goes to somebody, or comes from there, at least so often may soon take more with it; so long that may wait."""
-AGAIN_SECONDS = 0.2
-"""Who was sent a message so long ago at the most will be sent another, and may be told then what one is done with."""
+"""Smaller messages travel within the packet. Larger ones are stored once, and fetched once per node."""
+PIGGYBACK_SECONDS = 0.05
+"""How long a credit or params may wait for other traffic; traffic at least this frequent is worth the wait."""
+NEXT_MESSAGE_SECONDS = 0.2
+"""After a message to a place the next one is expected within this time, so credits for that place may wait for it."""
 
 
 class Transport(Protocol):
-    """What letters go by."""
+    """Carries packets."""
 
-    def store(self, content: np.ndarray) -> Payload:
-        """Lay bytes down where others can fetch them."""
+    def store_payload(self, content: np.ndarray) -> Payload:
+        """Put bytes where other places can fetch them."""
 
-    def carry(self, place: int, data: bytes, attachments: list[Payload]) -> None:
-        """Bring a packet, and what does not fit into it, to a place."""
+    def send_packet(self, place: int, data: bytes, attachments: list[Payload]) -> None:
+        """Send a packet, and what does not fit into it, to a place."""
 
-    def collect(self) -> None:
-        """Open answers that have come."""
+    def process_replies(self) -> None:
+        """Pass replies that have arrived to their links."""
 
 
 @dataclass
-class Pace:
-    """When something happened last, and how long after the time before."""
+class EventRate:
+    """When an event last happened, and how long after the one before."""
 
     last: float = -math.inf
     interval: float = math.inf
 
-    def note(self, now: float) -> None:
-        """It happens."""
+    def record(self, now: float) -> None:
+        """Note that the event happens."""
         self.last, self.interval = now, now - self.last
 
-    def often(self, now: float) -> bool:
-        """Whether it is likely to happen again soon."""
-        return max(self.interval, now - self.last) <= OFTEN_SECONDS
+    def frequent(self, now: float) -> bool:
+        """Whether the event is likely to happen again soon."""
+        return max(self.interval, now - self.last) <= PIGGYBACK_SECONDS
 
 
 class Outbox:
-    """The post of one replica, by place. Its thread uses it, and the one that gets post."""
+    """Packets of one replica to each place: the `MessageSender` of its links.
+
+    Two threads use it. The replica's thread sends messages and calls `flush` when it is idle; the thread that receives
+    packets calls `note_packet_from` and `reply_to`. Both schedule credits and params.
+    """
 
     def __init__(
         self,
-        link_specs: dict[Name, LinkSpec],
-        link: Callable[[Name], RpcLink],
-        sender: Callable[[], Sender],
-        carrier: Transport,
+        link_specs: dict[LinkName, LinkSpec],
+        link: Callable[[LinkName], RpcLink],
+        identity: Callable[[], Sender],
+        transport: Transport,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`link` gives this replica's end of a link, `sender` who it is by now."""
-        self._link_specs, self._link, self._sender, self._carrier, self._clock = (
+        """`link` gives this replica's end of a link, `identity` what its packets say of their sender."""
+        self._link_specs, self._link, self._identity, self._transport, self._clock = (
             link_specs,
             link,
-            sender,
-            carrier,
+            identity,
+            transport,
             clock,
         )
         self._lock = threading.Lock()
-        self._credits: dict[int, Credits] = {}
-        """What others have to be told that this replica is done with."""
-        self._told: Credits = {}
-        """What they were told."""
-        self._offers: dict[int, dict[tuple[Name, int], float]] = {}
-        """Registers of which readers may get the newest, since when."""
+        self._pending_credits: dict[int, Credits] = {}
+        """Place -> credits to send."""
+        self._sent_credits: Credits = {}
+        """What each writer knows."""
+        self._pending_newest: dict[int, dict[tuple[LinkName, int], float]] = {}
+        """Place -> registers whose newest message is to be sent, and since when."""
         places = {place for spec in link_specs.values() for place in spec.places}
-        self._sent = {place: Pace() for place in places}
-        """Messages to others."""
-        self._heard = {place: Pace() for place in places}
-        """Letters from others."""
+        self._outgoing = {place: EventRate() for place in places}
+        """Messages to each place."""
+        self._incoming = {place: EventRate() for place in places}
+        """Packets from each place."""
 
-    def payload(self, content: np.ndarray) -> Payload:
-        """Make bytes ready to be sent: they are laid down if they are too many for a packet."""
-        return LocalPayload(content) if content.nbytes < INLINE_BYTES else self._carrier.store(content)
+    def make_payload(self, content: np.ndarray) -> Payload:
+        """Prepare bytes for sending: large ones are stored."""
+        return LocalPayload(content) if content.nbytes < INLINE_BYTES else self._transport.store_payload(content)
 
-    def deliver(self, place: int, header: MessageHeader, payload: Payload) -> None:
-        """Send a message, and with it all that its receiver waits for or is credits."""
-        self._settle(place, (header, payload))
+    def send_message(self, place: int, header: MessageHeader, payload: Payload) -> None:
+        """Send a message now, and with it everything that is pending for its receiver."""
+        self._send_packet(place, (header, payload))
 
-    def offer(self, place: int, name: Name, reader: int) -> None:
-        """Send the newest of a register: with the answer to the receiver's next packet, if that is likely soon."""
+    def schedule_newest(self, place: int, link: LinkName, reader: int) -> None:
+        """Send the newest message of a register: with the reply to the next packet from there, if that is due soon."""
         now = self._clock()
         with self._lock:
-            since = self._offers.setdefault(place, {}).setdefault((name, reader), now)
-        waits = self._link_specs[name].patient and now < since + OFTEN_SECONDS
-        if not (waits and self._heard[place].often(now) and not self._waited_by(place)):
-            self._settle(place)
+            since = self._pending_newest.setdefault(place, {}).setdefault((link, reader), now)
+        may_wait = self._link_specs[link].patient and now < since + PIGGYBACK_SECONDS
+        if not (may_wait and self._incoming[place].frequent(now) and not self._lacks_credit(place)):
+            self._send_packet(place)
 
-    def credit(self, place: int, name: Name, reader: int, taken: int) -> None:
-        """Tell a writer how many messages a reader is done with: with something else, if that is likely soon."""
+    def schedule_credit(self, place: int, link: LinkName, reader: int, taken: int) -> None:
+        """Send a writer what a reader has released: with other traffic, if that is due soon."""
         now = self._clock()
         with self._lock:
-            self._credits.setdefault(place, {})[name, reader] = taken
-        urgent = self._link_specs[name].register  # only who has told that it got params gets newer ones
-        if not (self._sent[place].often(now) if urgent else self._meets_soon(place)):
-            self._settle(place)
+            self._pending_credits.setdefault(place, {})[link, reader] = taken
+        urgent = self._link_specs[link].register  # only a reader that has confirmed its params gets newer ones
+        if not (self._outgoing[place].frequent(now) if urgent else self._expects_traffic(place)):
+            self._send_packet(place)
 
-    def collect(self) -> None:
-        """Open answers that have come."""
-        self._carrier.collect()
+    def process_replies(self) -> None:
+        """Pass replies that have arrived to their links."""
+        self._transport.process_replies()
 
-    def hear(self, place: int) -> None:
-        """A packet has come from somebody."""
-        self._heard[place].note(self._clock())
+    def note_packet_from(self, place: int) -> None:
+        """Note that a packet has come from a place."""
+        self._incoming[place].record(self._clock())
 
-    def answer(self, place: int) -> bytes:
-        """All that there is for somebody who has sent a packet; what does not fit into an answer goes by itself."""
-        packet = self._write(place)
+    def reply_to(self, place: int) -> bytes:
+        """Everything that is pending for a place; what does not fit into a reply goes as a call."""
+        packet = self._make_packet(place)
         if packet is None:
             return b""
         data, attachments = packet
         if not attachments:
             return data
-        self._carrier.carry(place, data, attachments)
+        self._transport.send_packet(place, data, attachments)
         return b""
 
-    def clear(self, everything: bool = False) -> bool:
-        """Send what others wait for, as the replica has nothing to do; whether there is more that can wait a little."""
-        waiting = {*self._credits, *self._offers}
-        kept = {p for p in waiting if not everything and self._meets_soon(p) and not self._waited_by(p)}
-        for place in waiting - kept:
-            self._settle(place)
+    def flush(self, everything: bool = False) -> bool:
+        """Send what other places wait for; whether something is left that can wait a little."""
+        pending = {*self._pending_credits, *self._pending_newest}
+        kept = {p for p in pending if not everything and self._expects_traffic(p) and not self._lacks_credit(p)}
+        for place in pending - kept:
+            self._send_packet(place)
         return bool(kept)
 
-    def _meets_soon(self, place: int) -> bool:
-        """Whether somebody is likely to be sent a message or an answer soon."""
+    def _expects_traffic(self, place: int) -> bool:
+        """Whether a message or a reply is likely to go to a place soon."""
         now = self._clock()
-        return now < self._sent[place].last + AGAIN_SECONDS or self._heard[place].often(now)
+        return now < self._outgoing[place].last + NEXT_MESSAGE_SECONDS or self._incoming[place].frequent(now)
 
-    def _waited_by(self, place: int) -> bool:
-        """Whether somebody that is credits something may wait for it: by what it was told, it can send no more."""
-        credits = list(self._credits.get(place, {}))
+    def _lacks_credit(self, place: int) -> bool:
+        """Whether a writer with a pending credit may be blocked: it has used up its last known credit."""
+        credits = list(self._pending_credits.get(place, {}))
         return any(
-            not self._link_specs[name].register
-            and self._link(name).sent - self._told.get((name, reader), 0) >= self._link_specs[name].capacity
-            for name, reader in credits
+            not self._link_specs[link].register
+            and self._link(link).sent - self._sent_credits.get((link, reader), 0) >= self._link_specs[link].capacity
+            for link, reader in credits
         )
 
-    def _settle(self, place: int, *messages: tuple[MessageHeader, Payload]) -> None:
-        """Send messages to somebody, and all else that there is for it."""
-        packet = self._write(place, *messages)
+    def _send_packet(self, place: int, *messages: tuple[MessageHeader, Payload]) -> None:
+        """Send messages and everything that is pending for a place."""
+        packet = self._make_packet(place, *messages)
         if packet is not None:
-            self._carrier.carry(place, *packet)
+            self._transport.send_packet(place, *packet)
 
-    def _write(self, place: int, *given: tuple[MessageHeader, Payload]) -> tuple[bytes, list[Payload]] | None:
-        """Messages to somebody and all else that there is for it, data, and what does not fit into the packet."""
+    def _make_packet(self, place: int, *given: tuple[MessageHeader, Payload]) -> tuple[bytes, list[Payload]] | None:
+        """A packet of messages and everything that is pending for a place, and the payloads that do not fit into it."""
         with self._lock:
-            credits, offers = self._credits.pop(place, {}), self._offers.pop(place, {})
-            self._told |= credits
-        newest = [self._link(name).newest_for(reader) for name, reader in offers]
+            credits, pending = self._pending_credits.pop(place, {}), self._pending_newest.pop(place, {})
+            self._sent_credits |= credits
+        newest = [self._link(link).take_newest_for(reader) for link, reader in pending]
         messages = [*given, *(message for message in newest if message is not None)]
         if not messages and not credits:
             return None
         if messages:
-            self._sent[place].note(self._clock())
-        inside: list[np.ndarray | None] = []
+            self._outgoing[place].record(self._clock())
+        contents: list[np.ndarray | None] = []
         attachments: list[Payload] = []
         size = 0
         for _, payload in messages:
-            content = payload.here()
+            content = payload.local()
             size += 0 if content is None else content.nbytes
-            inside.append(content if size <= INLINE_BYTES else None)
-            if inside[-1] is None:
+            contents.append(content if size <= INLINE_BYTES else None)
+            if contents[-1] is None:
                 attachments.append(payload)
-        packet = Packet(self._sender(), credits, tuple(header for header, _ in messages))
-        return encode(packet, inside), attachments
+        packet = Packet(self._identity(), credits, tuple(header for header, _ in messages))
+        return encode(packet, contents), attachments

@@ -1,4 +1,7 @@
-"""What replicas of different machines send each other, as one piece of bytes: Ray takes its time for every argument."""
+"""The wire format between replicas of different machines: one packet is one array of bytes.
+
+Ray spends time on each argument of a call, so a packet is a single argument.
+"""
 
 from __future__ import annotations
 
@@ -8,72 +11,72 @@ from typing import NamedTuple
 
 import numpy as np
 
-Name = tuple[int, int]
+LinkName = tuple[int, int]
 """A channel and a lane."""
-Credits = dict[tuple[Name, int], int]
-"""Link and reader -> messages that it is done with."""
+Credits = dict[tuple[LinkName, int], int]
+"""Link and reader -> messages that the reader has released."""
 
-_FIXED = struct.Struct("<5q")
-_OWED = struct.Struct("<4q")
-_STAMP = struct.Struct("<6q")
+_TRAILER = struct.Struct("<5q")
+_CREDIT = struct.Struct("<4q")
+_HEADER = struct.Struct("<6q")
 ATTACHED = -1
-"""The size of a message that comes attachments its packet."""
+"""The size field of a message whose bytes are attached to the packet."""
 
 
 class Sender(NamedTuple):
-    """Who sends something."""
+    """The replica that sends a packet."""
 
     place: int
     life: int
-    """How many have been at that place, this one included."""
+    """How many processes have had this place, this one included."""
     presence: int
-    """Whether it takes part."""
+    """Whether the replica takes part."""
 
 
 class MessageHeader(NamedTuple):
     """What a link needs to know of a message."""
 
-    name: Name
+    link: LinkName
     number: int
     version: int
     first: int
-    """From which number on messages are sent to this reader: what was before it does not come any more."""
+    """The first number that this reader gets: earlier messages will not come any more."""
 
 
 class Packet(NamedTuple):
-    """What is sent at once."""
+    """What one call carries."""
 
     sender: Sender
     credits: Credits
     headers: tuple[MessageHeader, ...] = ()
-    """Of the messages that are in it, or come with it."""
+    """Of the messages in the packet or attached to it."""
 
 
 def encode(packet: Packet, contents: Sequence[np.ndarray | None] = ()) -> bytes:
-    """Make one piece of a packet and the bytes of its messages, which are first: so they stay aligned.
+    """Join a packet and the bytes of its messages; None stands for bytes that are attached.
 
-    None stands for bytes that come attachments it.
+    The messages come first, so that they stay aligned.
     """
     parts: list[bytes | memoryview] = [content.data for content in contents if content is not None]
-    for (name, number, version, first), content in zip(packet.headers, contents, strict=True):
-        parts.append(_STAMP.pack(*name, number, version, first, ATTACHED if content is None else content.nbytes))
-    parts += [_OWED.pack(*link, reader, taken) for (link, reader), taken in packet.credits.items()]
-    parts.append(_FIXED.pack(*packet.sender, len(packet.headers), len(packet.credits)))
+    for (link, number, version, first), content in zip(packet.headers, contents, strict=True):
+        parts.append(_HEADER.pack(*link, number, version, first, ATTACHED if content is None else content.nbytes))
+    parts += [_CREDIT.pack(*link, reader, taken) for (link, reader), taken in packet.credits.items()]
+    parts.append(_TRAILER.pack(*packet.sender, len(packet.headers), len(packet.credits)))
     return b"".join(parts)
 
 
 def decode(data: bytes, attachments: Sequence[np.ndarray] = ()) -> tuple[Packet, list[np.ndarray]]:
-    """The packet, and the bytes of its messages, which cannot be written to."""
-    end = len(data) - _FIXED.size
-    *sender, stamped, owing = _FIXED.unpack_from(data, end)
-    end -= owing * _OWED.size
-    found = [_OWED.unpack_from(data, end + k * _OWED.size) for k in range(owing)]
-    credits = {((c, k), reader): taken for c, k, reader, taken in found}
-    end -= stamped * _STAMP.size
-    headers, contents, begin, others = [], [], 0, iter(attachments)
-    for k in range(stamped):
-        channel, lane, number, version, first, size = _STAMP.unpack_from(data, end + k * _STAMP.size)
+    """Split data into the packet and the bytes of its messages, which are read-only."""
+    end = len(data) - _TRAILER.size
+    *sender, header_count, credit_count = _TRAILER.unpack_from(data, end)
+    end -= credit_count * _CREDIT.size
+    rows = [_CREDIT.unpack_from(data, end + k * _CREDIT.size) for k in range(credit_count)]
+    credits = {((channel, lane), reader): taken for channel, lane, reader, taken in rows}
+    end -= header_count * _HEADER.size
+    headers, contents, begin, attached = [], [], 0, iter(attachments)
+    for k in range(header_count):
+        channel, lane, number, version, first, size = _HEADER.unpack_from(data, end + k * _HEADER.size)
         headers.append(MessageHeader((channel, lane), number, version, first))
-        contents.append(next(others) if size == ATTACHED else np.frombuffer(data, np.uint8, size, begin))
+        contents.append(next(attached) if size == ATTACHED else np.frombuffer(data, np.uint8, size, begin))
         begin += max(size, 0)
     return Packet(Sender(*sender), credits, tuple(headers)), contents

@@ -1,4 +1,4 @@
-"""Processes that wait to become replicas. Spawned, never forked, by one thread that lives as long as the driver."""
+"""Processes of this machine that run jobs, one after another. They are spawned, never forked."""
 
 from __future__ import annotations
 
@@ -22,53 +22,61 @@ from tessera.engines.replica.entry_point import serve
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
 
+Configuration = tuple[tuple[str, str], ...]
+"""Environment variables of a process, and its cores."""
+
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
-"""The kernel ends a process when the thread that spawned it ends: this one ends with the driver."""
-_environment = threading.Lock()
-_idle: dict[tuple[tuple[str, str], ...], list[PooledProcess]] = {}
-_keeping = 0
+"""The kernel ends a process when the thread that spawned it ends: this thread lives as long as the driver."""
+_environment_lock = threading.Lock()
+"""Held while the environment of this process is that of a process being spawned."""
+_idle: dict[Configuration, list[PooledProcess]] = {}
+_keepers = 0
+"""How many `keep_processes` blocks are open."""
 
 
 @dataclass
 class PooledProcess:
-    """One process and the driver's end of its pipe."""
+    """One process and the driver's end of its pipe: the `ProcessHandle` of a replica on this machine.
+
+    For a replica, the supervisor's thread receives; that thread and the driver's both send.
+    """
 
     process: Any
     connection: Connection
-    kind: tuple[tuple[str, str], ...]
-    """What its environment says; only a replica that wants the same may use it."""
-    lent: list[int] = field(default_factory=list)
-    """Memory that is open until it has been read."""
+    configuration: Configuration
+    """Only a job that needs the same one may use the process."""
+    open_blocks: list[int] = field(default_factory=list)
+    """File descriptors of memory that the process has yet to read."""
 
     def alive(self) -> bool:
-        """Whether it lives."""
+        """Whether the process lives."""
         return self.process.is_alive()
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self.process.pid
 
     def send(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
-        """Tell it something; arrays go through memory that it opens."""
+        """Send a command; its arrays go through shared memory."""
         if arrays:
             fd, size = write_block({}, arrays)
-            self.lent.append(fd)
+            self.open_blocks.append(fd)
             command = {**command, "block": (os.getpid(), fd, size)}
-        with contextlib.suppress(OSError):  # it has died, and whoever watches it will see
+        with contextlib.suppress(OSError):  # it has died, which its owner notices
             self.connection.send_bytes(json.dumps(command).encode())
 
     def received(self) -> Iterator[tuple[dict[str, Any], Arrays]]:
-        """What it has said since this was last asked."""
+        """Messages since the last call."""
         try:
             while self.connection.poll(0):
                 meta, arrays = unpack(self.connection.recv_bytes())
                 if meta["kind"] == "started":
-                    self._free()
+                    self._close_blocks()
                 if "block" in meta:
                     try:
                         arrays = read_block(*meta.pop("block"))[1]
-                    except OSError:  # it has died since, and whoever takes its place is asked again
+                    except OSError:  # it has died since, and its successor gets the same request
                         continue
                     self.send({"do": "free"})
                 yield meta, arrays
@@ -76,36 +84,36 @@ class PooledProcess:
             return
 
     def exit_reason(self) -> tuple[str, bool]:
-        """How it died, and whether by its own doing."""
+        """How the process died, and whether it ended on its own."""
         self.process.join()
         code = self.process.exitcode or 0
-        return (f"killed by {_signal(-code)}", False) if code < 0 else (f"exit code {code}", True)
+        return (f"killed by {_describe_signal(-code)}", False) if code < 0 else (f"exit code {code}", True)
 
     def terminate(self) -> None:
-        """End it now, and wait until it has ended; what it said can still be heard."""
+        """End the process now, and wait for that; its last messages can still be received."""
         self.process.kill()
         self.process.join()
 
     def kill(self) -> None:
-        """End it, and be done with it."""
+        """End the process and close its connection."""
         self.terminate()
         self.connection.close()
-        self._free()
+        self._close_blocks()
 
     def release(self) -> None:
-        """Take it back once it has finished its job; it waits for another only within `kept`."""
-        self._free()
-        if _keeping and self.process.is_alive():
-            _idle.setdefault(self.kind, []).append(self)
+        """Take the process back after its job; it waits for another one only within `keep_processes`."""
+        self._close_blocks()
+        if _keepers and self.process.is_alive():
+            _idle.setdefault(self.configuration, []).append(self)
         else:
             self.kill()
 
-    def _free(self) -> None:
-        while self.lent:
-            os.close(self.lent.pop())
+    def _close_blocks(self) -> None:
+        while self.open_blocks:
+            os.close(self.open_blocks.pop())
 
 
-def _signal(number: int) -> str:
+def _describe_signal(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -113,29 +121,29 @@ def _signal(number: int) -> str:
     return f"{name}{', maybe for want of memory' if number == signal.SIGKILL else ''}"
 
 
-def wait_for_any(members: list[PooledProcess], seconds: float) -> None:
-    """Wait until one of them has said something or has died, or the seconds are over."""
-    wait([end for m in members for end in (m.connection, m.process.sentinel)], seconds)
+def wait_for_any(processes: list[PooledProcess], seconds: float) -> None:
+    """Wait until a process has sent a message or has died, or the time is over."""
+    wait([end for p in processes for end in (p.connection, p.process.sentinel)], seconds)
 
 
 def start_process(placed: Placement, cores: tuple[int, ...]) -> PooledProcess:
-    """Give a process for a replica of a fragment: one that waits, or a new one."""
-    kind = (*sorted(wanted_environment(placed).items()), ("cores", ",".join(map(str, cores))))
-    while _idle.get(kind):
-        member = _idle[kind].pop()
-        if member.process.is_alive():
-            return member
-    return _spawner.submit(_spawn, kind, cores).result()
+    """A process for a replica of a fragment: an idle one, or a new one."""
+    configuration = (*sorted(process_environment(placed).items()), ("cores", ",".join(map(str, cores))))
+    while _idle.get(configuration):
+        process = _idle[configuration].pop()
+        if process.alive():
+            return process
+    return _spawner.submit(_spawn, configuration, cores).result()
 
 
-def assign(member: PooledProcess, job: Any) -> None:
-    """Send a process its job; one that cannot be sent is refused, and the process ended."""
+def assign(process: PooledProcess, job: Any) -> None:
+    """Send a process its job; a job that cannot be pickled is refused, and the process ended."""
     try:
-        member.connection.send(job)
+        process.connection.send(job)
     except OSError:
-        return  # it died at once, and whoever watches it will see
+        return  # it died at once, which its owner notices
     except Exception as error:  # whatever pickling raises
-        member.kill()
+        process.kill()
         raise TesseraError(
             f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
             "of a module, or use --engine serial without --evaluate-every"
@@ -143,48 +151,48 @@ def assign(member: PooledProcess, job: Any) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Keep processes between runs, which saves each next run the seconds that a start takes."""
-    global _keeping
-    _keeping += 1
+def keep_processes() -> Iterator[None]:
+    """Keep processes between runs, which saves every later run the seconds that a start takes."""
+    global _keepers
+    _keepers += 1
     try:
         yield
     finally:
-        _keeping -= 1
-        if not _keeping:
+        _keepers -= 1
+        if not _keepers:
             close_idle()
 
 
 def close_idle() -> None:
-    """End every process that waits."""
-    for members in _idle.values():
-        while members:
-            members.pop().kill()
+    """End every idle process."""
+    for processes in _idle.values():
+        while processes:
+            processes.pop().kill()
 
 
 atexit.register(close_idle)
 
 
-def wanted_environment(placed: Placement) -> dict[str, str]:
-    """Environment variables of a replica's process: platform and threads, before JAX is imported."""
+def process_environment(placed: Placement) -> dict[str, str]:
+    """Environment variables of a replica's process: what JAX reads on import, such as platform and threads."""
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", "")).split()
-    wanted = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    variables = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     if placed.platform == "cpu":
-        wanted["JAX_PLATFORMS"] = "cpu"
+        variables["JAX_PLATFORMS"] = "cpu"
         if placed.devices * placed.model > 1:
             flags.append(f"--xla_force_host_platform_device_count={placed.devices * placed.model}")
         if placed.threads == 1 and "--xla_cpu_multi_thread_eigen=false" not in flags:
             flags.append("--xla_cpu_multi_thread_eigen=false")
         threads = str(placed.threads)
-        wanted |= {"NPROC": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+        variables |= {"NPROC": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     else:  # several processes share the accelerator, so none may take all of its memory
-        wanted["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    return {**wanted, "XLA_FLAGS": " ".join(flags)}
+        variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    return {**variables, "XLA_FLAGS": " ".join(flags)}
 
 
 @contextlib.contextmanager
 def _importable_main() -> Iterator[None]:
-    """Hide the name of a main module that no other process can find, such as a program read from standard input."""
+    """Hide the path of a main module that no other process can find, such as a program read from standard input."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     hidden = path is not None and not os.path.exists(path)
@@ -197,13 +205,13 @@ def _importable_main() -> Iterator[None]:
             main.__file__ = path
 
 
-def _spawn(kind: tuple[tuple[str, str], ...], cores: tuple[int, ...]) -> PooledProcess:
+def _spawn(configuration: Configuration, cores: tuple[int, ...]) -> PooledProcess:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    wanted = {k: v for k, v in kind if k != "cores"}
-    with _environment, _importable_main():
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
+    variables = {k: v for k, v in configuration if k != "cores"}
+    with _environment_lock, _importable_main():
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
         try:
             process = context.Process(target=serve, args=(theirs, cores), name="tessera-replica")
             process.start()
@@ -214,4 +222,4 @@ def _spawn(kind: tuple[tuple[str, str], ...], cores: tuple[int, ...]) -> PooledP
                 else:
                     os.environ[name] = value
     theirs.close()
-    return PooledProcess(process, ours, kind)
+    return PooledProcess(process, ours, configuration)

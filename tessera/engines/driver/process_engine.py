@@ -1,4 +1,4 @@
-"""Engines with a process for every replica: what is the same wherever the processes are and whatever links them."""
+"""The driver of engines with a process for every replica, wherever the processes are and whatever links them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import jax
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.channels.control import FREE, STATES, Control
+from tessera.channels.control_words import FREE, STATES, Control
 from tessera.channels.link import Flow
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.packing import from_leaves, leaves_of
 from tessera.channels.routes import make_routes
+from tessera.engines.base import Interrupted, NoCapacity, Snapshot
 from tessera.engines.driver.report_log import ReportLog
-from tessera.engines.driver.supervisor import Interrupted, Launcher, Supervisor
-from tessera.engines.map_reduce.board import MapReduce
-from tessera.engines.ray_backend.capacity import NoCapacity
+from tessera.engines.driver.supervisor import DeathCounts, Launcher, Supervisor
+from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import make_training, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
 from tessera.envs.base import Environment
-from tessera.graph.fewer import same_steps
 from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import same_steps
 from tessera.program.accounting import Tally
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
@@ -38,7 +38,7 @@ NUDGE_SECONDS = 1.0
 
 
 class ProcessEngine(MapReduce):
-    """Runs a plan on processes. The driver only hires them, sets limits and collects what is reported."""
+    """Runs a plan on processes. The driver starts them, grants updates and collects reports."""
 
     name: str
     controls: list[Control]
@@ -65,13 +65,11 @@ class ProcessEngine(MapReduce):
         self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
-        self.lost = 0
-        """Gradients that a server had taken and not applied when it died."""
         self.check()
         self._open(base=0)
 
     def _prepare(self, plan: Plan, algorithm: Algorithm, env: Environment, seed: int, horizon: int) -> None:
-        """Find all that follows from a plan."""
+        """Derive from a plan all that does not change while it runs."""
         self.plan = plan
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
@@ -83,28 +81,28 @@ class ProcessEngine(MapReduce):
             Job(plan, algorithm, env, i, r, k, seed, horizon, self._x64, self._trace)
             for k, (i, r, _) in enumerate(plan.places)
         ]
-        self._options["deaths"] = ([0] * len(self._jobs), [0] * len(self._jobs), [0])
+        self._options["deaths"] = DeathCounts.none(len(self._jobs))
 
     def check(self) -> None:
         """Refuse what cannot be run here, before anything starts."""
 
-    def fitting(self) -> Plan:
-        """The plan that there is room for when a run begins again: the same, or one with fewer replicas."""
+    def plan_that_fits(self) -> Plan:
+        """The plan that fits when a run begins again: the same, or one with fewer replicas."""
         return self.plan
 
     def set_up(self, jobs: list[Job]) -> None:
-        """Make what processes share: sets `controls`, `jobs` and `launcher`."""
+        """Make what processes share; sets `controls`, `jobs` and `launcher`."""
         raise NotImplementedError
 
     def tear_down(self) -> None:
         """Give it back."""
 
     def shared(self) -> list[Any]:
-        """Memories that peers add to."""
+        """Values that peers add to."""
         return []
 
     def _open(self, base: int) -> None:
-        """Lay everything out afresh and start_process a process for every replica."""
+        """Lay everything out afresh and start a process for every replica."""
         self.set_up([replace(job, base=base) for job in self._jobs])
         self.report_log = ReportLog(len(self.jobs))
         self.done = 0
@@ -121,8 +119,8 @@ class ProcessEngine(MapReduce):
         self.supervisor.send_all({"do": "start"})
         self._until(lambda: all(self.supervisor.started))
         warmup = self.training.algorithm.schedule.warmup
-        told = self.report_log.take_all(self.plan)
-        return collect_reports(self.plan, told, warmup).tally if warmup else None
+        reports = self.report_log.take_all(self.plan)
+        return collect_reports(self.plan, reports, warmup).tally if warmup else None
 
     def advance(self, count: int, ahead: int = 0) -> Reports:
         """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
@@ -134,9 +132,9 @@ class ProcessEngine(MapReduce):
         self._grant(counted, wanted)
         self._until(lambda: self._reached(counted, wanted))
         made = min(CHUNK, min(self.report_log.reported(k) for k in counted) - self.done)
-        told = self.report_log.take(self.plan, counted, self.done, made)
+        taken = self.report_log.take(self.plan, counted, self.done, made)
         self.done += made
-        reports = collect_reports(self.plan, told, made)
+        reports = collect_reports(self.plan, taken, made)
         for stream, flow in self.report_log.take_flows().items():
             reports.flows.setdefault(stream, Flow()).merge(flow)
         self._note_restarts()
@@ -148,12 +146,12 @@ class ProcessEngine(MapReduce):
                 control.mark, control.limit = wanted, self.granted
             else:
                 control.limit = FREE
-            self.launcher.ring(k)
+            self.launcher.wake(k)
 
     def _reached(self, counted: list[int], wanted: int) -> bool:
-        """Whether all have made the updates; shards that are done are nudged if others get no more gradients."""
+        """Whether all have made the updates. Shards that are done go on if others get no more gradients."""
         done = [self.report_log.reported(k) >= wanted for k in counted]
-        if self.plan.solo and any(done) and not all(done):  # they may have dropped other gradients than the others
+        if self.plan.solo and any(done) and not all(done):  # each may have dropped other gradients
             if time.monotonic() > self._nudged + NUDGE_SECONDS:
                 self._nudged = time.monotonic()
                 self.granted += 1
@@ -161,6 +159,11 @@ class ProcessEngine(MapReduce):
         else:
             self._nudged = time.monotonic()
         return all(done)
+
+    @property
+    def pending(self) -> int:
+        """Updates that were begun ahead and not reported yet."""
+        return self.granted - self.done
 
     @property
     def params_like(self) -> Any:
@@ -179,8 +182,8 @@ class ProcessEngine(MapReduce):
         command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
         return self._assemble(self.supervisor.request(places, command))
 
-    def salvage(self, last: dict[str, Any] | None) -> tuple[int, dict[str, Any]] | None:
-        """What can be saved when a run cannot go on: (updates made, snapshot); a dead replica's part is its last."""
+    def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
+        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
         if last is None:
             return None
         found = self.supervisor.request_from_living({"do": "snapshot", "slots": [], "leave": []})
@@ -189,7 +192,7 @@ class ProcessEngine(MapReduce):
                 part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
                 found[k] = leaves_of(part)
         server = self.plan.place(self.plan.home("apply"), 0)
-        return self.controls[server].done, self._assemble(found)
+        return self.base + self.controls[server].done, self._assemble(found)
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
@@ -208,19 +211,19 @@ class ProcessEngine(MapReduce):
         self._until(lambda: all(self.supervisor.started))
 
     def rebuild(self) -> None:
-        """Begin again with new processes and new memory, after a replica died that cannot be replaced by itself."""
+        """Begin again with new processes and new memory, with fewer replicas if there is no longer room for all."""
         self._note_restarts()
         self.supervisor.close(quickly=True)
         self.tear_down()
         while True:
-            plan, job = self.fitting(), self._jobs[0]
+            plan, job = self.plan_that_fits(), self._jobs[0]
             if plan is not self.plan:
                 updates = same_steps(job.horizon, self.plan, plan)
                 self._prepare(plan, job.algorithm, job.env, job.seed, updates)
             try:
                 self._open(self.base)
                 return
-            except (NoCapacity, Interrupted):  # what there was has been lost or taken meanwhile
+            except (NoCapacity, Interrupted):  # capacity was lost or taken meanwhile
                 self.supervisor.close(quickly=True)
                 self.tear_down()
 
@@ -263,7 +266,7 @@ class ProcessEngine(MapReduce):
         return out
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the supervisor; whatever makes it impossible is raised here."""
+        """Wait for a condition; what makes it impossible is raised here."""
         self.supervisor.wait_for(condition)
         self.supervisor.raise_failure()
 

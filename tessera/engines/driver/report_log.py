@@ -1,4 +1,4 @@
-"""What replicas have reported, until the driver takes it: rows of updates from processes that report when they like."""
+"""Reports of replicas, until the driver takes them: rows of updates, which each replica sends at its own pace."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tessera.channels.packing import Arrays, from_leaves
 from tessera.engines.replica.reports import ReplicaReport
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard, Learned
+from tessera.program.training_program import Guard, Learned
 
 
 class ReportLog:
-    """Reports of each place, in order of updates. Written by the supervisor's thread, read by the driver's."""
+    """Reports of each place, in order of updates. The supervisor's thread calls `note`, the driver's the rest."""
 
     def __init__(self, places: int) -> None:
         self._lock = threading.Lock()
         self._rows: list[list[tuple[int, int, ReplicaReport]]] = [[] for _ in range(places)]
-        """For each place: first update, updates, what was told of them."""
+        """For each place: first update, number of updates, report."""
         self._reported = [0] * places
         self._flows: dict[str, Flow] = {}
 
     def note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
-        """Take in one report."""
-        told = [_rebuild(k, names, arrays) for k, names in enumerate(meta["metrics"])]
+        """Add one message with reports."""
+        reports = [_rebuild(k, names, arrays) for k, names in enumerate(meta["metrics"])]
         with self._lock:
             first = meta["first"]
-            for report in told:
+            for report in reports:
                 count = jax.tree.leaves(report)[0].shape[1]
                 self._rows[place].append((first, count, report))
                 first += count
@@ -44,44 +44,44 @@ class ReportLog:
         return self._reported[place]
 
     def take_all(self, plan: Plan) -> dict[tuple[int, int], list[ReplicaReport]]:
-        """Everything, as it came."""
+        """Take all reports."""
         with self._lock:
-            out = {(i, r): [told for *_, told in self._rows[k]] for k, (i, r, _) in enumerate(plan.places)}
+            out = {(i, r): [report for *_, report in self._rows[k]] for k, (i, r, _) in enumerate(plan.places)}
             self._rows = [[] for _ in self._rows]
             return out
 
     def take(
         self, plan: Plan, counted: list[int], first: int, count: int
     ) -> dict[tuple[int, int], list[ReplicaReport]]:
-        """Rows of `count` updates from `first` on of places that are counted, and everything of the others."""
+        """Take the rows of `count` updates from `first` on at places in `counted`, and all reports of the others."""
         out = {}
         with self._lock:
             for k, (i, r, _) in enumerate(plan.places):
                 if k in counted:
                     out[i, r] = self._cut(k, first, count)
                 else:
-                    out[i, r] = [told for *_, told in self._rows[k]]
+                    out[i, r] = [report for *_, report in self._rows[k]]
                     self._rows[k] = []
         return out
 
     def take_flows(self) -> dict[str, Flow]:
-        """Accounts by stream."""
+        """Take what went through each stream."""
         with self._lock:
             flows, self._flows = self._flows, {}
             return flows
 
     def _cut(self, place: int, first: int, count: int) -> list[ReplicaReport]:
-        """Rows of some updates as one report; those that died with their process before they were told are zero."""
+        """The rows of these updates as one report; rows that were lost with their process are zero."""
         rows, self._rows[place] = self._rows[place], []
         out: ReplicaReport = {}
-        for begin, n, told in rows:
-            if begin + n > first + count:  # the rest is for next time
+        for begin, n, report in rows:
+            if begin + n > first + count:  # the rest is for the next call
                 keep = max(begin, first + count)
-                self._rows[place].append((keep, begin + n - keep, _sliced(told, keep - begin, n)))
+                self._rows[place].append((keep, begin + n - keep, _slice_updates(report, keep - begin, n)))
             a, b = max(begin, first), min(begin + n, first + count)
             if a >= b:
                 continue
-            for slot, value in _sliced(told, a - begin, b - begin).items():
+            for slot, value in _slice_updates(report, a - begin, b - begin).items():
                 if slot not in out:
                     out[slot] = jax.tree.map(lambda x: np.zeros((x.shape[0], count, *x.shape[2:]), x.dtype), value)
                 jax.tree.map(lambda x, new, a=a, b=b: _fill(x, new, a - first, b - first), out[slot], value)
@@ -92,17 +92,17 @@ def _fill(x: np.ndarray, new: np.ndarray, a: int, b: int) -> None:
     x[:, a:b] = new
 
 
-def _sliced(told: ReplicaReport, a: int, b: int) -> ReplicaReport:
-    return jax.tree.map(lambda x: x[:, a:b], told)
+def _slice_updates(report: ReplicaReport, a: int, b: int) -> ReplicaReport:
+    return jax.tree.map(lambda x: x[:, a:b], report)
 
 
 def _rebuild(k: int, names: list[str], arrays: Arrays) -> ReplicaReport:
-    """One report from its leaves."""
-    mine = {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == str(k)}
+    """Report `k` of a message, from its leaves."""
+    own = {name.partition("/")[2]: x for name, x in arrays.items() if name.partition("/")[0] == str(k)}
     metrics = dict.fromkeys(names, 0)
     like = {
         "report_env": Tally(0, 0, 0, 0),
         "report_grad": Learned(metrics, metrics, 0, 0),
         "report_apply": Guard(0, 0, 0),
     }
-    return from_leaves(mine, like)
+    return from_leaves(own, like)

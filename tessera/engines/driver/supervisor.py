@@ -1,4 +1,4 @@
-"""The processes of a run, watched by one thread: deaths are noticed, logged, and made good where they can be."""
+"""The supervisor: one thread watches the processes of a run, notices deaths and restarts what can be restarted."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tessera.channels.control import IDLE, STARTING, WAITING, Control
+from tessera.channels.control_words import IDLE, STARTING, WAITING, Control
 from tessera.channels.link import GONE
 from tessera.channels.packing import Arrays
+from tessera.engines.base import Interrupted, RestartsSpent
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
 from tessera.graph.plan import Plan
 
-PATIENCE = 3
-"""Deaths in a row of a replica that got nothing done, after which starting it again is no use."""
-LOOK_SECONDS = 0.2
-GOODBYE_SECONDS = 3.0
-
-
-class Interrupted(Exception):
-    """A replica died that nobody can stand in for: the run has to go back to its last checkpoint."""
-
-
-class RestartsSpent(RunFailed):
-    """Replicas died more often than the budget of restarts allows."""
+FUTILE_RESTARTS = 3
+"""Deaths in a row of a replica that got nothing done in between, after which it is not started again."""
+POLL_SECONDS = 0.2
+CLOSE_SECONDS = 3.0
+"""How long processes may take to end when they are asked to."""
 
 
 class ProcessHandle(Protocol):
@@ -36,28 +30,28 @@ class ProcessHandle(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
 
     def alive(self) -> bool:
-        """Whether it lives."""
+        """Whether it runs."""
 
     def send(self, command: dict[str, Any], arrays: Arrays | None = None) -> None:
-        """Tell it something."""
+        """Send a command."""
 
     def received(self) -> Iterator[tuple[dict[str, Any], Arrays]]:
-        """What it has said since this was last asked."""
+        """Messages since this was last asked."""
 
     def exit_reason(self) -> tuple[str, bool]:
-        """How it died, and whether by its own doing."""
+        """How it died, and whether it ended on its own."""
 
     def terminate(self) -> None:
-        """End it now; what it said can still be heard."""
+        """End it now; messages that it sent before can still be received."""
 
     def kill(self) -> None:
-        """End it, and be done with it."""
+        """End it and free all that it holds."""
 
     def release(self) -> None:
-        """Let it go, once it has finished."""
+        """Give it back once it has finished its job."""
 
 
 class Launcher(Protocol):
@@ -66,15 +60,36 @@ class Launcher(Protocol):
     def start(self, job: Job) -> ProcessHandle:
         """A process with a job."""
 
-    def wait(self, hands: list[Any], seconds: float) -> None:
-        """Wait until one of them has said something or has died, or the seconds are over."""
+    def wait(self, handles: list[Any], seconds: float) -> None:
+        """Wait until one of them has sent a message or has died, or the seconds are over."""
 
-    def ring(self, place: int) -> None:
-        """Make the replica of a place look at its words."""
+    def wake(self, place: int) -> None:
+        """Make the replica of a place read its control words."""
+
+
+@dataclass
+class DeathCounts:
+    """Deaths of one run, across all supervisors that it has."""
+
+    of_place: list[int]
+    """How often the replica of each place died."""
+    futile: list[int]
+    """How many of these in a row came before the replica got anything done."""
+    stalls: int = 0
+    """How often all replicas waited for each other."""
+
+    @classmethod
+    def none(cls, places: int) -> DeathCounts:
+        """No deaths yet."""
+        return cls([0] * places, [0] * places)
 
 
 class Supervisor:
-    """One process for each place of a plan."""
+    """One process for each place of a plan.
+
+    Its thread receives messages and handles deaths; the driver's thread sends commands and waits. What both use is
+    guarded by one condition.
+    """
 
     def __init__(
         self,
@@ -87,30 +102,32 @@ class Supervisor:
         timeout: float,
         restarts: int,
         note: Callable[[str], None],
-        deaths: tuple[list[int], list[int], list[int]],
+        deaths: DeathCounts,
     ) -> None:
-        """`deaths` are counted across crews of one run: how many of each place, how many of them in a row in vain, and
-        how often nobody went on."""
+        """A replica may be silent for `timeout` seconds and be restarted `restarts` times; `note` informs the user."""
         self.plan, self.jobs, self.controls, self.launcher, self.report_log = plan, jobs, controls, launcher, report_log
         self.timeout, self.budget, self.note = timeout, restarts, note
         self.titles = [title for *_, title in plan.places]
         self.started = [False] * len(jobs)
         self.restarted = 0
-        self._deaths, self._in_vain, self._stalls = deaths
-        self._done_then = [0] * len(jobs)
-        self._members: list[ProcessHandle | None] = [None] * len(jobs)
+        """Replicas that died since this was last set to 0."""
+        self._deaths = deaths
+        self._done_at_start = [0] * len(jobs)
+        """Updates that each place had made when its process was started."""
+        self._handles: list[ProcessHandle | None] = [None] * len(jobs)
         self._finished: set[int] = set()
         self._answers: dict[int, Arrays] = {}
-        self._asked: dict[int, dict[str, Any]] = {}
-        """What was asked and not answered yet: who takes a dead one's place is asked again."""
-        self._successor: int | None = None
-        """Who waits for what mirrored replicas have learned."""
-        self._words: dict[int, dict[str, Any]] = {}
-        """What a process said before it died."""
-        self._told: set[str] = set()
+        self._requests: dict[int, dict[str, Any]] = {}
+        """Commands that were not answered yet, by place: a successor gets its predecessor's again."""
+        self._awaiting_state: int | None = None
+        """Place of the mirrored replica that waits for the state of a peer."""
+        self._last_words: dict[int, dict[str, Any]] = {}
+        """What a process sent before it died."""
+        self._shown: set[str] = set()
+        """Errors whose traceback was shown."""
         self._failure: BaseException | None = None
-        self._awaited = math.inf
-        """Since when the driver waits for the supervisor."""
+        self._waiting_since = math.inf
+        """Since when the driver waits for replicas."""
         self._closing = False
         self._close_by = math.inf
         self._changed = threading.Condition()
@@ -128,58 +145,58 @@ class Supervisor:
 
     def alive(self, place: int) -> bool:
         """Whether a place has a living process."""
-        member = self._members[place]
-        return member is not None and member.alive()
+        handle = self._handles[place]
+        return handle is not None and handle.alive()
 
     def processes(self) -> dict[str, int]:
-        """Titles and process numbers of all that live."""
-        members = zip(self.titles, self._members, strict=True)
-        return {title: m.pid for title, m in members if m is not None and m.pid}
+        """Title -> process id of all that run."""
+        handles = zip(self.titles, self._handles, strict=True)
+        return {title: handle.pid for title, handle in handles if handle is not None and handle.pid}
 
     def send(self, place: int, command: dict[str, Any], arrays: Arrays | None = None) -> None:
         """Send a command."""
-        member = self._members[place]
-        if member is not None:
-            member.send(command, arrays)
-        self.launcher.ring(place)
+        handle = self._handles[place]
+        if handle is not None:
+            handle.send(command, arrays)
+        self.launcher.wake(place)
 
     def send_all(self, command: dict[str, Any]) -> None:
-        """Send a command to everybody."""
+        """Send a command to every replica."""
         for k in range(len(self.jobs)):
             self.send(k, command)
 
     def request(self, places: Iterable[int], command: dict[str, Any]) -> dict[int, Arrays]:
         """Send a command and wait for every answer; what makes that impossible is raised."""
         wanted = list(places)
-        self._put(wanted, command)
+        self._send_request(wanted, command)
         self.wait_for(lambda: all(k in self._answers for k in wanted))
         self.raise_failure()
         return dict(self._answers)
 
     def request_from_living(self, command: dict[str, Any]) -> dict[int, Arrays]:
-        """Send a command to those that are left after a failure; answers of those that gave one in time."""
+        """Send a command to those that are left after a failure; the answers that came in time."""
         living = [k for k in range(len(self.jobs)) if self.alive(k)]
-        self._put(living, command)
+        self._send_request(living, command)
         end = time.monotonic() + self.timeout
         with self._changed:
             while not all(k in self._answers or not self.alive(k) for k in living) and time.monotonic() < end:
-                self._changed.wait(LOOK_SECONDS)
+                self._changed.wait(POLL_SECONDS)
         return dict(self._answers)
 
-    def _put(self, places: list[int], command: dict[str, Any]) -> None:
+    def _send_request(self, places: list[int], command: dict[str, Any]) -> None:
         with self._changed:
             self._answers.clear()
-            self._asked = dict.fromkeys(places, command)
+            self._requests = dict.fromkeys(places, command)
         for k in places:
             self.send(k, command)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds or something went wrong."""
         with self._changed:
-            self._awaited = time.monotonic()
+            self._waiting_since = time.monotonic()
             while not condition() and self._failure is None:
                 self._changed.wait(0.5)
-            self._awaited = math.inf
+            self._waiting_since = math.inf
 
     def raise_failure(self) -> None:
         """Raise what went wrong, if anything did."""
@@ -187,151 +204,168 @@ class Supervisor:
             raise self._failure
 
     def close(self, quickly: bool = False) -> None:
-        """Ask every process to end, and end those that do not."""
+        """Ask every process to end, and kill those that do not."""
         with self._changed:
             self._closing = True
-            self._close_by = time.monotonic() + (0.0 if quickly else GOODBYE_SECONDS)
+            self._close_by = time.monotonic() + (0.0 if quickly else CLOSE_SECONDS)
         for k, control in enumerate(self.controls):
             control.stop = True
-            self.launcher.ring(k)
+            self.launcher.wake(k)
         if self._thread.is_alive():
             self._thread.join()
-        for k, member in enumerate(self._members):
-            if member is None:
+        for k, handle in enumerate(self._handles):
+            if handle is None:
                 continue
             if k in self._finished:
-                member.release()
+                handle.release()
             else:
-                member.kill()
-        self._members = [None] * len(self.jobs)
+                handle.kill()
+        self._handles = [None] * len(self.jobs)
 
     def _start_process(self, place: int) -> None:
         job = self.jobs[place]
         self.controls[place].begin()
-        self._done_then[place] = self.controls[place].done
-        member = self.launcher.start(job)
-        with self._changed:  # what is asked from here on reaches the new one
-            self._members[place] = member
-            asked = self._asked.get(place)
-        if asked is not None:
-            self.send(place, asked)
+        self._done_at_start[place] = self.controls[place].done
+        handle = self.launcher.start(job)
+        with self._changed:  # a request from here on reaches the new process
+            self._handles[place] = handle
+            request = self._requests.get(place)
+        if request is not None:
+            self.send(place, request)
+
+    # The supervisor's thread.
 
     def _watch(self) -> None:
-        """The thread: take in messages and notice deaths until the supervisor is closed."""
+        """Receive messages and handle deaths until the supervisor is closed."""
         while True:
-            members = {k: m for k, m in enumerate(self._members) if m is not None and k not in self._finished}
+            handles = {k: h for k, h in enumerate(self._handles) if h is not None and k not in self._finished}
             try:
-                self.launcher.wait(list(members.values()), LOOK_SECONDS)
-                for k, m in members.items():
-                    self._take_in(k, m)
-                    if not m.alive() and not self._closing and self._failure is None:
-                        self._take_in(k, m)
-                        self._handle_death(k, m)
-                self._end_hung(members)
+                self.launcher.wait(list(handles.values()), POLL_SECONDS)
+                for k, handle in handles.items():
+                    self._receive(k, handle)
+                    if not handle.alive() and not self._closing and self._failure is None:
+                        self._receive(k, handle)
+                        self._handle_death(k, handle)
+                self._end_hung(handles)
                 self._end_stall()
             except BaseException as error:
                 self._fail(error)
             with self._changed:
                 self._changed.notify_all()
-                over = all(k in self._finished or not m.alive() for k, m in members.items())
+                over = all(k in self._finished or not handle.alive() for k, handle in handles.items())
                 if self._closing and (over or self._failure is not None or time.monotonic() > self._close_by):
                     return
 
-    def _take_in(self, place: int, member: ProcessHandle) -> None:
-        for meta, arrays in member.received():
-            self._note(place, meta, arrays)
+    def _receive(self, place: int, handle: ProcessHandle) -> None:
+        for meta, arrays in handle.received():
+            self._handle_message(place, meta, arrays)
 
-    def _note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
-        kind = meta.pop("kind")
-        if kind == "report":
-            self.report_log.note(place, meta, arrays)
-        elif kind == "snapshot":
-            if self._asked.pop(place, None) is not None:
-                self._answers[place] = arrays
-        elif kind == "handed":
-            successor, self._successor = self._successor, None
-            if successor is not None and self.jobs[successor].number == meta["number"]:
-                self.send(successor, {"do": "inherit"}, arrays)
-        elif kind == "started":
-            self.started[place] = True
-        elif kind == "finished":
-            self._finished.add(place)
-        elif kind in ("error", "refused"):
-            self._words[place] = {"kind": kind, **meta}
+    def _handle_message(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
+        match kind := meta.pop("kind"):
+            case "report":
+                self.report_log.note(place, meta, arrays)
+            case "snapshot":
+                if self._requests.pop(place, None) is not None:
+                    self._answers[place] = arrays
+            case "peer_state":
+                successor, self._awaiting_state = self._awaiting_state, None
+                if successor is not None and self.jobs[successor].number == meta["number"]:
+                    self.send(successor, {"do": "adopt_state"}, arrays)
+            case "started":
+                self.started[place] = True
+            case "finished":
+                self._finished.add(place)
+            case "error" | "refused":
+                self._last_words[place] = {"kind": kind, **meta}
 
-    def _end_hung(self, members: dict[int, ProcessHandle]) -> None:
-        for k, m in members.items():
-            quiet = self.controls[k].seconds_since_progress
-            if self.controls[k].state != STARTING and quiet > self.timeout and m.alive():
-                self._words[k] = {"kind": "hung", "text": f"no progress for {quiet:.0f} s"}
-                m.terminate()
+    def _end_hung(self, handles: dict[int, ProcessHandle]) -> None:
+        for k, handle in handles.items():
+            silent = self.controls[k].seconds_since_progress
+            if self.controls[k].state != STARTING and silent > self.timeout and handle.alive():
+                self._last_words[k] = {"kind": "hung", "text": f"no progress for {silent:.0f} s"}
+                handle.terminate()
 
     def _end_stall(self) -> None:
-        """If all wait for each other, nobody is hung and nothing will ever come: the run goes back and tries again."""
+        """If all replicas wait for each other, none hangs and nothing will ever come: the run goes back."""
         if self._failure is not None or any(c.state not in (WAITING, IDLE) for c in self.controls):
             return
-        quiet = min(time.monotonic() - self._awaited, *(c.seconds_since_message for c in self.controls))
-        if quiet > self.timeout:
+        silent = min(time.monotonic() - self._waiting_since, *(c.seconds_since_message for c in self.controls))
+        if silent > self.timeout:
             self.restarted += 1
-            self._stalls[0] += 1
-            if self._stalls[0] > self.budget:
-                raise RestartsSpent(f"all replicas waited for each other {self._stalls[0]} times: see --restarts")
-            self.note(f"all replicas have waited for each other for {quiet:.0f} s: the run goes back to its checkpoint")
-            raise Interrupted("nobody went on")
-
-    def _handle_death(self, place: int, member: ProcessHandle) -> None:
-        """A process is dead: say so, and put another in its place if that can be done."""
-        self._members[place] = None
-        how, by_itself = member.exit_reason()
-        member.kill()
-        words = self._words.pop(place, {})
-        reason = words.get("text") or how
-        if words.get("kind") == "refused":
-            raise (TesseraError if words["code"] == 2 else RunFailed)(words["text"])
-        if words.get("trace") and words["text"] not in self._told:
-            self._told.add(words["text"])
-            self.note(words["trace"].rstrip())
-        self._deaths[place] += 1
-        # who is killed from outside may do better next time; who fails by itself, at once and again, will not
-        in_vain = by_itself and self.controls[place].done == self._done_then[place]
-        self._in_vain[place] = self._in_vain[place] + 1 if in_vain else 0
-        if self._deaths[place] > self.budget or self._in_vain[place] >= PATIENCE:
-            times = f"{self._deaths[place]} time{'s' if self._deaths[place] > 1 else ''}"
-            raise RestartsSpent(
-                f"replica {self.titles[place]} died {times} ({reason}) and is not started again: "
-                f"{'it got nothing done in between' if self._deaths[place] <= self.budget else 'see --restarts'}"
+            self._deaths.stalls += 1
+            if self._deaths.stalls > self.budget:
+                raise RestartsSpent(f"all replicas waited for each other {self._deaths.stalls} times: see --restarts")
+            self.note(
+                f"all replicas have waited for each other for {silent:.0f} s: the run goes back to its checkpoint"
             )
+            raise Interrupted("all replicas waited for each other")
+
+    def _handle_death(self, place: int, handle: ProcessHandle) -> None:
+        """Say that a process died, and start another in its place if that can be done."""
+        self._handles[place] = None
+        how, on_its_own = handle.exit_reason()
+        handle.kill()
+        last_words = self._last_words.pop(place, {})
+        reason = last_words.get("text") or how
+        if last_words.get("kind") == "refused":
+            raise (TesseraError if last_words["code"] == 2 else RunFailed)(last_words["text"])
+        self._show_traceback(last_words)
+        self._check_budget(place, on_its_own, reason)
         self.restarted += 1
-        teacher = self._teacher(place) if self.plan.mirrored else None
-        if not (self.started[place] and (teacher is not None or replaceable(self.plan, self.jobs[place].fragment))):
+        peer = self._peer_with_state(place) if self.plan.mirrored else None
+        if not (self.started[place] and (peer is not None or replaceable(self.plan, self.jobs[place].fragment))):
             self.note(f"replica {self.titles[place]} died ({reason}): the run goes back to its last checkpoint")
             raise Interrupted(reason)
         self.note(f"replica {self.titles[place]} died ({reason}): started again")
-        self.jobs[place] = replace(self.jobs[place], again=True)
+        self._restart(place, peer)
+
+    def _show_traceback(self, last_words: dict[str, Any]) -> None:
+        """Show a traceback, once for each error."""
+        if last_words.get("trace") and last_words["text"] not in self._shown:
+            self._shown.add(last_words["text"])
+            self.note(last_words["trace"].rstrip())
+
+    def _check_budget(self, place: int, on_its_own: bool, reason: str) -> None:
+        """Count a death; raise if the replica died too often to be started again."""
+        deaths = self._deaths
+        deaths.of_place[place] += 1
+        # a replica that was killed may do better next time; one that fails on its own, at once and again, will not
+        futile = on_its_own and self.controls[place].done == self._done_at_start[place]
+        deaths.futile[place] = deaths.futile[place] + 1 if futile else 0
+        count = deaths.of_place[place]
+        if count > self.budget or deaths.futile[place] >= FUTILE_RESTARTS:
+            raise RestartsSpent(
+                f"replica {self.titles[place]} died {count} time{'s' if count > 1 else ''} ({reason}) and is not "
+                f"started again: {'it got nothing done in between' if count <= self.budget else 'see --restarts'}"
+            )
+
+    def _restart(self, place: int, peer: int | None) -> None:
+        """Start a successor; a mirrored one gets the state of a peer."""
+        self.jobs[place] = replace(self.jobs[place], is_successor=True)
         if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
             self.controls[place].presence = GONE
         try:
             self._start_process(place)
         except Interrupted as error:
-            self._go_back(place, error)
+            self._count_other_deaths(place)
+            self.note(f"replica {self.titles[place]}: {error}; the run goes back to its last checkpoint")
             raise
-        if teacher is not None:
-            self._successor = place
-            self.send(teacher, {"do": "bequeath", "number": self.jobs[place].number})
+        if peer is not None:
+            self._awaiting_state = place
+            self.send(peer, {"do": "share_state", "number": self.jobs[place].number})
 
-    def _go_back(self, place: int, error: Interrupted) -> None:
-        """A newcomer finds nobody to tell it where to begin: count who died besides, and say what happens."""
-        for k, member in enumerate(self._members):
-            if member is not None and k != place:
-                self._take_in(k, member)
-                if not member.alive():
-                    self._deaths[k] += 1
+    def _count_other_deaths(self, place: int) -> None:
+        """Count the replicas that died besides the one of `place`: nobody handles them any more."""
+        for k, handle in enumerate(self._handles):
+            if handle is not None and k != place:
+                self._receive(k, handle)
+                if not handle.alive():
+                    self._deaths.of_place[k] += 1
                     self.restarted += 1
-        self.note(f"replica {self.titles[place]}: {error}; the run goes back to its last checkpoint")
 
-    def _teacher(self, place: int) -> int | None:
-        """Who can tell a newcomer what all have learned; nobody, if another newcomer still waits to be told."""
-        if self._successor is not None:
+    def _peer_with_state(self, place: int) -> int | None:
+        """A peer that can give a successor its state; None while another successor still waits for one."""
+        if self._awaiting_state is not None:
             return None
         return next((k for k in range(len(self.jobs)) if k != place and self.started[k] and self.alive(k)), None)
 
@@ -343,7 +377,7 @@ class Supervisor:
 
 
 def replaceable(plan: Plan, fragment: int) -> bool:
-    """Whether a newcomer can take the place of one replica: it holds nothing that others need back."""
+    """Whether a successor can take the place of one replica, since it holds nothing that others need back."""
     operators = plan.fragments[fragment].operators
     if operators in (("env",), ("env", "act"), ("apply",)) or (operators == ("store",) and plan.refills):
         return True

@@ -1,4 +1,4 @@
-"""Items that are mapped by processes of this machine, from the same pool as replicas."""
+"""Maps items on processes of this machine, from the same pool as replicas."""
 
 from __future__ import annotations
 
@@ -8,121 +8,122 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from tessera.channels.packing import pack, read_block
-from tessera.engines.driver.pool import PooledProcess, assign, kept, start_process, wait_for_any
-from tessera.engines.map_reduce.board import Board, Call, Terms, attempt
+from tessera.engines.driver.pool import PooledProcess, assign, keep_processes, start_process, wait_for_any
+from tessera.engines.map_reduce.base import Call, ItemQueue, MapOptions, map_item
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
-from tessera.support.system import cores
+from tessera.support.machine import cores
 
 LOOK_SECONDS = 0.5
 START_SECONDS = 120.0
-"""How long a process may take until it begins with an item, where there is a timeout."""
+"""How long a process may take to begin with an item, where there is a timeout."""
 GOODBYE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class MapJob:
-    """All that a process needs to map items."""
+    """The job of a process that maps items."""
 
     call: Call
 
     def work(self, connection: Connection) -> None:
-        """Map whatever items come, until there are no more."""
-        function = self.call.find_there()
-        with kept():  # for maps that train, on processes of their own
+        """Map each item that comes, until the driver says stop."""
+        function = self.call.import_in_worker()
+        with keep_processes():  # for maps that train on processes of their own
             while True:
-                told = json.loads(connection.recv_bytes())
-                if told["do"] == "stop":
+                command = json.loads(connection.recv_bytes())
+                if command["do"] == "stop":
                     return
-                arrays = read_block(*told["block"])[1] if "block" in told else {}
+                arrays = read_block(*command["block"])[1] if "block" in command else {}
                 connection.send_bytes(pack({"kind": "started"}, {}))
-                connection.send_bytes(pack(*attempt(function, told["item"], arrays)))
+                connection.send_bytes(pack(*map_item(function, command["item"], arrays)))
 
 
-class Mapper:
-    """One process that maps items, and the one that it has."""
+class MapWorker:
+    """A process that maps items, as the driver sees it."""
 
-    def __init__(self, member: PooledProcess) -> None:
-        self.member = member
+    def __init__(self, process: PooledProcess) -> None:
+        self.process = process
         self.number: int | None = None
-        """The item under way."""
-        self._until = 0.0
+        """The item in progress."""
+        self._deadline = 0.0
 
-    def give(self, number: int, board: Board, timeout: float | None) -> None:
-        """Let it map an item."""
-        plain, arrays = board.item(number)
+    def assign(self, number: int, queue: ItemQueue, timeout: float | None) -> None:
+        """Have the process map an item."""
+        plain, arrays = queue.item(number)
         self.number = number
-        self._until = time.monotonic() + (timeout or 0.0) + START_SECONDS
-        self.member.send({"do": "map", "item": plain}, arrays)
+        self._deadline = time.monotonic() + (timeout or 0.0) + START_SECONDS
+        self.process.send({"do": "map", "item": plain}, arrays)
 
-    def listen(self, board: Board, timeout: float | None) -> bool:
-        """Hear what it has to say; whether it can go on."""
-        alive = self.member.alive()  # before listening, so that the last words of one that has died are heard
-        for meta, arrays in self.member.received():
+    def receive(self, queue: ItemQueue, timeout: float | None) -> bool:
+        """Handle the messages of the process; whether it can go on."""
+        alive = self.process.alive()  # before its messages, so that those of a process that has died are all handled
+        for meta, arrays in self.process.received():
             if meta["kind"] == "started":
-                self._until = time.monotonic() + (timeout or 0.0)
+                self._deadline = time.monotonic() + (timeout or 0.0)
             elif meta["kind"] in ("done", "raised"):
                 assert self.number is not None
                 number, self.number = self.number, None
-                board.tell(number, meta, arrays)
-            elif meta["kind"] == "refused":  # it did not find the function
+                queue.record_outcome(number, meta, arrays)
+            elif meta["kind"] == "refused":  # it could not import the function
                 raise TesseraError(meta["text"])
-        if alive and self.number is not None and timeout is not None and time.monotonic() > self._until:
-            self.member.terminate()
-            self._lose(board, f"did not finish within {timeout:g} s")
+        if alive and self.number is not None and timeout is not None and time.monotonic() > self._deadline:
+            self.process.terminate()
+            self._lose_item(queue, f"did not finish within {timeout:g} s")
             return False
         if not alive and self.number is not None:
-            self._lose(board, self._exit_reason())
+            self._lose_item(queue, self._exit_reason())
         return alive
 
     def _exit_reason(self) -> str:
-        how, itself = self.member.exit_reason()
-        return f"ended with {how}" if itself else f"was {how}"
+        reason, on_its_own = self.process.exit_reason()
+        return f"ended with {reason}" if on_its_own else f"was {reason}"
 
-    def _lose(self, board: Board, how: str) -> None:
+    def _lose_item(self, queue: ItemQueue, how: str) -> None:
         assert self.number is not None
         number, self.number = self.number, None
-        board.lose(number, how)
+        queue.record_loss(number, how)
 
-    def leave(self) -> None:
-        """End it if it is at work, else let it wait for another job."""
-        if self.number is None and self._stopped():
-            self.member.release()
+    def close(self) -> None:
+        """End the process if it is busy; otherwise return it to the pool."""
+        if self.number is None and self._stop():
+            self.process.release()
         else:
-            self.member.kill()
+            self.process.kill()
 
-    def _stopped(self) -> bool:
-        self.member.send({"do": "stop"})
+    def _stop(self) -> bool:
+        """Ask the process to finish its job; whether it did in time."""
+        self.process.send({"do": "stop"})
         end = time.monotonic() + GOODBYE_SECONDS
-        while self.member.alive() and time.monotonic() < end:
-            if any(meta["kind"] == "finished" for meta, _ in self.member.received()):
+        while self.process.alive() and time.monotonic() < end:
+            if any(meta["kind"] == "finished" for meta, _ in self.process.received()):
                 return True
-            wait_for_any([self.member], LOOK_SECONDS)
+            wait_for_any([self.process], LOOK_SECONDS)
         return False
 
 
-def map_on_processes(board: Board, call: Call, terms: Terms) -> None:
-    """Work through a board with processes; one that dies or hangs is replaced by another."""
-    placed = Placement(("map",), 1, 1, terms.platform, ((0,),))
-    most = min(terms.workers or cores(), len(board))
-    mappers: list[Mapper] = []
+def map_on_processes(queue: ItemQueue, call: Call, options: MapOptions) -> None:
+    """Map items on processes; one that dies or hangs is replaced."""
+    placed = Placement(operators=("map",), groups=((0,),), platform=options.platform)
+    limit = min(options.workers or cores(), len(queue))
+    workers: list[MapWorker] = []
     try:
-        while not board.over:
-            while any(m.number is None for m in mappers) or len(mappers) < most:
-                number = board.take()
+        while not queue.done:
+            while any(w.number is None for w in workers) or len(workers) < limit:
+                number = queue.take()
                 if number is None:
                     break
-                mapper = next((m for m in mappers if m.number is None), None)
-                if mapper is None:
-                    mapper = Mapper(start_process(placed, ()))
-                    mappers.append(mapper)
-                    assign(mapper.member, MapJob(call))
-                mapper.give(number, board, terms.timeout)
-            wait_for_any([m.member for m in mappers if m.number is not None], LOOK_SECONDS)
-            for mapper in list(mappers):
-                if not mapper.listen(board, terms.timeout):
-                    mappers.remove(mapper)
-                    mapper.member.kill()
+                worker = next((w for w in workers if w.number is None), None)
+                if worker is None:
+                    worker = MapWorker(start_process(placed, ()))
+                    workers.append(worker)
+                    assign(worker.process, MapJob(call))
+                worker.assign(number, queue, options.timeout)
+            wait_for_any([w.process for w in workers if w.number is not None], LOOK_SECONDS)
+            for worker in list(workers):
+                if not worker.receive(queue, options.timeout):
+                    workers.remove(worker)
+                    worker.process.kill()
     finally:
-        for mapper in mappers:
-            mapper.leave()
+        for worker in workers:
+            worker.close()

@@ -1,33 +1,27 @@
-"""Whether the nodes of a cluster have room for a plan, and what of it they have room for."""
+"""Whether the nodes of a cluster have room for a plan, and for how many of its replicas."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from tessera.errors import TesseraError
-from tessera.graph.fewer import with_fewer
-from tessera.graph.plan import Channel, Plan
+from tessera.engines.base import NoCapacity
+from tessera.graph.channel import Channel
+from tessera.graph.disciplines import Sync
+from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import with_fewer
+from tessera.graph.streams import RouteKind
 
 Resources = dict[str, float]
 
 
-class NoCapacity(TesseraError):
-    """Nodes have no room for a plan."""
-
-    def __init__(self, text: str, fragment: int) -> None:
-        """`fragment` is the one of which a replica finds no place."""
-        super().__init__(text)
-        self.fragment = fragment
-
-
-def reduced(channel: Channel) -> bool:
+def is_all_reduce(channel: Channel) -> bool:
     """Whether a channel is an all-reduce in which every peer waits for all: jax.distributed does that."""
-    return (channel.kind, channel.mode, channel.route) == ("collective", "sync", "mean")
+    return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.MEAN
 
 
-def asked_of(plan: Plan, fragment: int, number: int) -> Resources:
-    """Resources that one replica asks for."""
+def resources_of(plan: Plan, fragment: int, number: int) -> Resources:
+    """Resources that one replica needs."""
     placed = plan.fragments[fragment]
     cores = float(placed.cores[number]) if placed.cores else 1.0
     if placed.platform == "cpu":
@@ -37,63 +31,68 @@ def asked_of(plan: Plan, fragment: int, number: int) -> Resources:
     return {"CPU": cores, "GPU": float(devices) if devices > 1 else portion}
 
 
-def shared_out(plan: Plan, nodes: list[Resources]) -> Plan:
-    """The plan, its replicas sharing accelerators as processes of one machine do where there is not one for each.
+def with_shared_gpus(plan: Plan, nodes: list[Resources]) -> Plan:
+    """The plan; its replicas share GPUs, as processes of one machine do, if there are fewer GPUs than replicas.
 
-    Those that all-reduce cannot: NCCL wants a GPU for each of them.
+    Replicas that all-reduce cannot share: NCCL needs a GPU for each of them.
     """
-    asked = sum(f.replicas * f.devices * f.model for f in plan.fragments if f.platform != "cpu")
-    there = sum(node.get("GPU", 0.0) for node in nodes)
-    alone = any(f.devices * f.model > 1 for f in plan.fragments) or any(
-        reduced(c) and plan.fragments[c.source].replicas > 1 for c in plan.channels
+    needed = sum(f.replicas * f.devices * f.model for f in plan.fragments if f.platform != "cpu")
+    available = sum(node.get("GPU", 0.0) for node in nodes)
+    cannot_share = any(f.devices * f.model > 1 for f in plan.fragments) or any(
+        is_all_reduce(c) and plan.fragments[c.source].replicas > 1 for c in plan.channels
     )
-    return plan if alone or there < 1 or asked <= there else replace(plan, sharing=math.ceil(asked / int(there)))
+    if cannot_share or available < 1 or needed <= available:
+        return plan
+    return replace(plan, sharing=math.ceil(needed / int(available)))
 
 
 def check_capacity(plan: Plan, nodes: list[Resources]) -> None:
-    """Refuse a plan that no nodes have room for; `nodes` are the resources that each has left."""
-    left = [dict(node) for node in nodes]
-    wanted = [(i, asked_of(plan, i, r)) for i, f in enumerate(plan.fragments) for r in range(f.replicas)]
-    for fragment, asked in sorted(wanted, key=lambda one: -sum(one[1].values())):
-        fits = [node for node in left if all(node.get(kind, 0.0) >= amount for kind, amount in asked.items())]
+    """Refuse a plan that does not fit; `nodes` has the free resources of each node."""
+    free = [dict(node) for node in nodes]
+    replicas = [(i, resources_of(plan, i, r)) for i, f in enumerate(plan.fragments) for r in range(f.replicas)]
+    for fragment, needed in sorted(replicas, key=lambda replica: -sum(replica[1].values())):
+        fits = [node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in needed.items())]
         if not fits:
-            each = [(f.replicas, f.title, told(asked_of(plan, i, 0))) for i, f in enumerate(plan.fragments)]
-            shares = ", ".join(f"{replicas} × {title} with {needed} each" for replicas, title, needed in each)
             raise NoCapacity(
-                f"the cluster has no room for this plan. Asked: {shares}. Available: {nodes_in_words(nodes)}. "
-                "Use fewer replicas, add nodes, or wait for other jobs",
+                f"the cluster has no room for this plan. Asked: {_describe_needs(plan)}. "
+                f"Available: {describe_nodes(nodes)}. Use fewer replicas, add nodes, or wait for other jobs",
                 fragment,
             )
-        for kind, amount in asked.items():
+        for kind, amount in needed.items():
             fits[0][kind] -= amount
 
 
-def fitted(plan: Plan, nodes: list[Resources]) -> Plan:
-    """The plan, or the same with as many replicas as there is room for; refused if one of each is too many.
+def plan_that_fits(plan: Plan, nodes: list[Resources]) -> Plan:
+    """The plan, or the same with as many replicas as fit; refused if one of each does not.
 
-    The largest are placed first. So only fewer replicas of those that ask for at least as much as the one that found
-    no place can help it: of these the fragment that has the most loses one, and so on.
+    The largest replicas are placed first. So the one that does not fit gets room only from replicas that need at least
+    as much: of their fragments, the one with the most replicas loses one, and so on.
     """
     while True:
         try:
             check_capacity(plan, nodes)
             return plan
-        except NoCapacity as stuck:
-            sizes = [sum(asked_of(plan, i, 0).values()) for i in range(len(plan.fragments))]
-            helping = [i for i, size in enumerate(sizes) if size >= sizes[stuck.fragment]]
-            helping.sort(key=lambda i, plan=plan: -plan.fragments[i].replicas)  # type: ignore[misc]
-            smaller = next((found for i in helping if (found := with_fewer(plan, i)) is not None), None)
+        except NoCapacity as error:
+            sizes = [sum(resources_of(plan, i, 0).values()) for i in range(len(plan.fragments))]
+            helpful = [i for i, size in enumerate(sizes) if size >= sizes[error.fragment]]
+            helpful.sort(key=lambda i, plan=plan: -plan.fragments[i].replicas)  # type: ignore[misc]
+            smaller = next((reduced for i in helpful if (reduced := with_fewer(plan, i)) is not None), None)
             if smaller is None:
                 raise
             plan = smaller
 
 
-def told(found: Resources) -> str:
+def describe_resources(resources: Resources) -> str:
     """Resources in words."""
-    kinds = [kind for kind in ("CPU", "GPU") if kind == "CPU" or found.get(kind)]
-    return " and ".join(f"{found.get(kind, 0.0):g} {kind}" for kind in kinds)
+    kinds = [kind for kind in ("CPU", "GPU") if kind == "CPU" or resources.get(kind)]
+    return " and ".join(f"{resources.get(kind, 0.0):g} {kind}" for kind in kinds)
 
 
-def nodes_in_words(nodes: list[Resources]) -> str:
-    """What every node has, in words."""
-    return "; ".join(f"node {k}: {told(node)}" for k, node in enumerate(nodes)) or "no node"
+def describe_nodes(nodes: list[Resources]) -> str:
+    """The resources of every node in words."""
+    return "; ".join(f"node {k}: {describe_resources(node)}" for k, node in enumerate(nodes)) or "no node"
+
+
+def _describe_needs(plan: Plan) -> str:
+    each = [(f.replicas, f.title, describe_resources(resources_of(plan, i, 0))) for i, f in enumerate(plan.fragments)]
+    return ", ".join(f"{replicas} × {title} with {needed} each" for replicas, title, needed in each)

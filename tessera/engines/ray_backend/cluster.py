@@ -1,7 +1,7 @@
 """A Ray cluster of several nodes on this machine, for trials and tests: `tessera cluster up` and `… down`.
 
-Its nodes listen on loopback unless a host is named, and answer only those who know its token, which lies in a file that
-nobody but the user can read.
+Its nodes listen on loopback unless a host is named, and answer only to clients with its token. The token is in a file
+that only the user can read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tessera.engines.ray_backend.loopback import ALONE, LOOPBACK
+from tessera.engines.ray_backend.loopback import LOOPBACK, LOOPBACK_ONLY
 from tessera.errors import TesseraError
 from tessera.support.files import write_json
 
@@ -33,23 +33,23 @@ HEALTH = {
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
 }
-"""A node that does not answer is given up after some 10 seconds instead of Ray's minute."""
+"""A node that does not answer counts as lost after some 10 seconds instead of Ray's minute."""
 
 
 def folder() -> Path:
-    """Where the cluster that was started here is described: TESSERA_CLUSTER, or a folder of the user's state."""
+    """The folder of the cluster that was started here: TESSERA_CLUSTER, or one in the user's state folder."""
     if "TESSERA_CLUSTER" in os.environ:
         return Path(os.environ["TESSERA_CLUSTER"])
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tessera" / "cluster"
 
 
 def current() -> dict[str, Any] | None:
-    """The cluster that was started here, if it still runs: its address, and where its token is."""
-    found = _described()
-    return found if found is not None and any(_runs(node) for node in found["nodes"]) else None
+    """The cluster that was started here, if it still runs: its address, the path of its token, its nodes."""
+    cluster = _last_started()
+    return cluster if cluster is not None and any(_runs(node) for node in cluster["nodes"]) else None
 
 
-def _described() -> dict[str, Any] | None:
+def _last_started() -> dict[str, Any] | None:
     """The cluster that was last started here, whether it runs or not."""
     try:
         return json.loads((folder() / "cluster.json").read_text())
@@ -57,13 +57,13 @@ def _described() -> dict[str, Any] | None:
         return None
 
 
-def join(found: dict[str, Any]) -> str:
-    """Let Ray, which reads this when it is imported, connect to a cluster that was started here; its address."""
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": found["token"]}
+def join(cluster: dict[str, Any]) -> str:
+    """Set the environment variables by which Ray, once imported, connects to a cluster started here; its address."""
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": cluster["token"]}
     os.environ.pop("RAY_AUTH_TOKEN", None)
-    if found["address"].startswith(f"{LOOPBACK}:"):
-        os.environ |= ALONE
-    return found["address"]
+    if cluster["address"].startswith(f"{LOOPBACK}:"):
+        os.environ |= LOOPBACK_ONLY
+    return cluster["address"]
 
 
 def check_address(address: str | None, engine: str | None) -> None:
@@ -73,20 +73,20 @@ def check_address(address: str | None, engine: str | None) -> None:
 
 
 def prepare(address: str | None) -> str | None:
-    """Which cluster a run uses, None for one of its own; to be called before Ray is imported."""
-    found = current()
+    """The address of the cluster that a run uses, None for one of its own; call it before Ray is imported."""
+    cluster = current()
     if address is None:
         address = os.environ.get("RAY_ADDRESS")
-    if found is not None and address in (None, found["address"]):
-        return join(found)
+    if cluster is not None and address in (None, cluster["address"]):
+        return join(cluster)
     if address is None:
-        os.environ |= {**ALONE, "RAY_AUTH_MODE": "token"}
+        os.environ |= {**LOOPBACK_ONLY, "RAY_AUTH_MODE": "token"}
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     return address
 
 
 def check_host(host: str, mode: str) -> None:
-    """Refuse to listen where strangers can come without a token."""
+    """Refuse to listen in public without a token."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -99,114 +99,114 @@ def check_host(host: str, mode: str) -> None:
 
 
 def up(nodes: int, cpus: int, memory: int, host: str = LOOPBACK) -> dict[str, Any]:
-    """Start a head and further nodes, each with so many CPUs and bytes of object store, and wait until all answer."""
+    """Start a head and further nodes, and wait until all answer; `cpus` and `memory` (object store) are per node."""
     if nodes < 1 or cpus < 1:
         raise TesseraError(f"--nodes {nodes} --cpus {cpus}: at least one of each is needed")
     check_host(host, os.environ.get("RAY_AUTH_MODE", "token"))
     if importlib.util.find_spec("ray") is None:
         raise TesseraError("tessera cluster needs Ray, which is not installed: run pip install 'ray>=2.54'")
-    before = current()
-    if before is not None:
-        raise TesseraError(f"a cluster is up already, at {before['address']}: tessera cluster down ends it")
+    running = current()
+    if running is not None:
+        raise TesseraError(f"a cluster is up already, at {running['address']}: tessera cluster down ends it")
     home = folder()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = home / "token"
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    found: dict[str, Any] = {"address": f"{host}:{_free_port(host)}", "token": str(token), "nodes": []}
+    cluster: dict[str, Any] = {"address": f"{host}:{_free_port(host)}", "token": str(token), "nodes": []}
     try:
         for _ in range(nodes):
-            grow(found, cpus, memory)
+            grow(cluster, cpus, memory)
     except BaseException:
         down()
         raise
-    return found
+    return cluster
 
 
-def grow(found: dict[str, Any], cpus: int, memory: int) -> None:
+def grow(cluster: dict[str, Any], cpus: int, memory: int) -> None:
     """Start one more node, the head if there is none, and wait until it answers."""
-    host, _, port = found["address"].rpartition(":")
-    number = len(found["nodes"])
-    where = [f"--address={found['address']}"] if number else ["--head", f"--port={port}"]
-    found["nodes"].append(_start(number, where, host, cpus, memory, folder(), Path(found["token"])))
-    write_json(folder() / "cluster.json", found)
-    _await(folder(), number, found["nodes"][-1])
+    host, _, port = cluster["address"].rpartition(":")
+    number = len(cluster["nodes"])
+    role = [f"--address={cluster['address']}"] if number else ["--head", f"--port={port}"]
+    cluster["nodes"].append(_start(number, role, host, cpus, memory, folder(), Path(cluster["token"])))
+    write_json(folder() / "cluster.json", cluster)
+    _wait_until_started(folder(), number, cluster["nodes"][-1])
 
 
 def down() -> int:
-    """End every node that was started here; how many there were."""
-    found = _described()
-    if found is None:
+    """End every node that was started here; how many were running."""
+    cluster = _last_started()
+    if cluster is None:
         return 0
-    ended = [node for node in reversed(found["nodes"]) if end_node(node)]
+    ended = [node for node in reversed(cluster["nodes"]) if end_node(node)]
     for name in ("cluster.json", "token"):
         (folder() / name).unlink(missing_ok=True)
     return len(ended)
 
 
 def end_node(node: dict[str, Any]) -> bool:
-    """End all processes of a node; whether it was still there."""
-    there = _runs(node)
-    group = list(_members(node["pid"]))
-    if there:
+    """End all processes of a node; whether it was running."""
+    running = _runs(node)
+    members = list(_members(node["pid"]))
+    if running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(node["pid"], signal.SIGTERM)
-        _until(lambda: not list(_members(node["pid"])), DOWN_SECONDS)
-    for pid in {*group, *_members(node["pid"])}:
+        _wait_until(lambda: not list(_members(node["pid"])), DOWN_SECONDS)
+    for pid in {*members, *_members(node["pid"])}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return there
+    return running
 
 
 def processes_of(node: dict[str, Any], name: str) -> list[int]:
     """Processes of a node whose command contains a name, such as raylet."""
-    found = []
+    pids = []
     for pid in _members(node["pid"]):
         with contextlib.suppress(OSError):
             if name in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
-def _start(number: int, where: list[str], host: str, cpus: int, memory: int, home: Path, token: Path) -> dict[str, Any]:
+def _start(number: int, role: list[str], host: str, cpus: int, memory: int, home: Path, token: Path) -> dict[str, Any]:
     """Start the processes of one node, in a session of their own."""
     dashboard = number == 0 and all(importlib.util.find_spec(name) for name in ("aiohttp", "opencensus"))
     ray = "tessera.engines.ray_backend.loopback" if host == LOOPBACK else "ray.scripts.scripts"
     command = [
-        *(sys.executable, "-m", ray, "start", "--block", "--disable-usage-stats", *where),
+        *(sys.executable, "-m", ray, "start", "--block", "--disable-usage-stats", *role),
         *(f"--node-ip-address={host}", f"--num-cpus={cpus}", f"--object-store-memory={memory}"),
         "--log-style=record",
     ]
     if number == 0:
         command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={LOOPBACK}"]
-        command += [f"--temp-dir={_short(home)}"]
+        command += [f"--temp-dir={_socket_folder(home)}"]
     variables = {**os.environ, **HEALTH, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", *ALONE):
+    for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", *LOOPBACK_ONLY):
         variables.pop(name, None)
     with (home / f"node-{number}.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True
         )
-    return {"pid": process.pid, "began": _began(process.pid), "cpus": cpus}
+    return {"pid": process.pid, "began": _start_ticks(process.pid), "cpus": cpus}
 
 
-def _short(home: Path) -> str:
-    """A folder for sockets: their names may have no more than 107 characters."""
-    short = home / "ray"
-    return str(short) if len(str(short)) < 40 else f"/tmp/tessera-ray-{os.getuid()}"
+def _socket_folder(home: Path) -> str:
+    """A folder for sockets, whose paths may have no more than 107 characters."""
+    path = home / "ray"
+    return str(path) if len(str(path)) < 40 else f"/tmp/tessera-ray-{os.getuid()}"
 
 
-def _await(home: Path, number: int, node: dict[str, Any]) -> None:
-    """Wait until a node says that it runs."""
+def _wait_until_started(home: Path, number: int, node: dict[str, Any]) -> None:
+    """Wait until the log of a node says that it runs."""
     log = home / f"node-{number}.log"
-    said = _until(lambda: "Ray runtime started" in log.read_text() or not _runs(node), UP_SECONDS)
-    if not said or not _runs(node):
+    ready = _wait_until(lambda: "Ray runtime started" in log.read_text() or not _runs(node), UP_SECONDS)
+    if not ready or not _runs(node):
         last = [line for line in log.read_text().splitlines() if line.strip()][-3:]
         raise TesseraError(f"node {number} did not start within {UP_SECONDS:g} s; it said: {' / '.join(last)}")
 
 
-def _until(condition: Any, seconds: float) -> bool:
+def _wait_until(condition: Any, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -234,13 +234,13 @@ def _members(session: int) -> Iterator[int]:
                     yield int(entry)
 
 
-def _began(pid: int) -> int:
-    """When a process began, in ticks: a number that was given out again is another process."""
+def _start_ticks(pid: int) -> int:
+    """When a process began, in clock ticks: it tells apart two processes with the same id."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def _runs(node: dict[str, Any]) -> bool:
     try:
-        return _began(node["pid"]) == node["began"] and node["pid"] in set(_members(node["pid"]))
+        return _start_ticks(node["pid"]) == node["began"] and node["pid"] in set(_members(node["pid"]))
     except OSError:
         return False

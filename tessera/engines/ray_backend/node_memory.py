@@ -1,4 +1,4 @@
-"""Replicas of one node share memory as on one machine: which links are made of it, and who holds it."""
+"""Memory that replicas of one node share, as on one machine: which links use it, and which replicas hold it."""
 
 from __future__ import annotations
 
@@ -10,75 +10,78 @@ from ray.exceptions import RayError
 
 from tessera.channels.link import LinkSpec
 from tessera.channels.rings import ArenaLayout, lay_out
-from tessera.channels.rpc.wire import Name
+from tessera.channels.rpc.wire import LinkName
 from tessera.graph.plan import Plan
 
 
-def links_within_nodes(link_specs: dict[Name, LinkSpec], nodes: Sequence[str]) -> dict[str, dict[Name, LinkSpec]]:
-    """Node -> links all of whose ends are on it; `nodes` has that of every place."""
-    found: dict[str, dict[Name, LinkSpec]] = {}
+def links_within_nodes(
+    link_specs: dict[LinkName, LinkSpec], nodes: Sequence[str]
+) -> dict[str, dict[LinkName, LinkSpec]]:
+    """Node -> links with all ends on it; `nodes` has the node of every place."""
+    links: dict[str, dict[LinkName, LinkSpec]] = {}
     for name, spec in link_specs.items():
-        there = {nodes[place] for place in spec.places}
-        if len(there) == 1 and len(set(spec.places)) > 1:
-            found.setdefault(there.pop(), {})[name] = spec
-    return found
+        used = {nodes[place] for place in spec.places}
+        if len(used) == 1 and len(set(spec.places)) > 1:
+            links.setdefault(used.pop(), {})[name] = spec
+    return links
 
 
 class NodeMemory:
-    """The memory that replicas of one node share: each that is at an end of a link in it holds it open."""
+    """The shared memory of every node. Each replica at an end of a link within its node holds that memory open."""
 
-    def __init__(self, plan: Plan, link_specs: dict[Name, LinkSpec], nodes: Sequence[str]) -> None:
+    def __init__(self, plan: Plan, link_specs: dict[LinkName, LinkSpec], nodes: Sequence[str]) -> None:
         """`nodes` has the node of every place."""
-        self._alone = lay_out(plan, {}, None)
+        self._private = lay_out(plan, {}, None)
         self._shared = {
-            node: lay_out(plan, found, None) for node, found in links_within_nodes(link_specs, nodes).items()
+            node: lay_out(plan, links, None) for node, links in links_within_nodes(link_specs, nodes).items()
         }
         self._nodes = list(nodes)
 
-    def open(self, handles: dict[int, Any], seconds: float) -> None:
-        """Make the memory of each node and hand it out; nodes where that fails do without, as if all were apart."""
+    def create(self, actors: dict[int, Any], seconds: float) -> None:
+        """Create the memory of each node and attach its replicas; where that fails, links are as between nodes."""
         for node, layout in list(self._shared.items()):
-            first, *others = self._beside(layout)
+            first, *others = _places(layout)
             try:
-                where = ray.get(handles[first].lend.remote(layout.size), timeout=seconds)
-                opened = where and all(ray.get([handles[p].borrow.remote(where) for p in others], timeout=seconds))
-            except RayError:  # one has died or did not start, which is noticed elsewhere
-                opened = False
-            if not opened:
+                handle = ray.get(actors[first].create_memory.remote(layout.size), timeout=seconds)
+                attached = handle and all(
+                    ray.get([actors[p].attach_memory.remote(handle) for p in others], timeout=seconds)
+                )
+            except RayError:  # a replica has died or did not start, which the supervisor notices
+                attached = False
+            if not attached:
                 del self._shared[node]
 
     def layout(self, place: int) -> ArenaLayout:
-        """Where everything lies in the memory that a place shares, or in its own."""
+        """The layout of the memory that a place shares, or of its private memory."""
         shared = self._shared.get(self._nodes[place])
-        return shared if shared is not None and place in self._beside(shared) else self._alone
+        return shared if shared is not None and place in _places(shared) else self._private
 
-    def admit(self, place: int, node: str, handles: dict[int, Any], seconds: float) -> bool:
-        """Have whoever takes a dead one's place share its memory; False if it cannot, as its node or all others are
-        lost."""
+    def attach_successor(self, place: int, node: str, actors: dict[int, Any], seconds: float) -> bool:
+        """Attach a successor to the memory of its place; False if its node or all other holders are lost."""
         layout = self.layout(place)
         if not layout.links:
             return True
         if node != self._nodes[place]:
             return False
-        asked = [handles[p].memory.remote() for p in self._beside(layout) if p != place]
-        while asked:
-            answered, asked = ray.wait(asked, timeout=seconds)
-            where = _given(answered)
-            if where is not None:
-                handles[place].borrow.remote(where)
-            if where is not None or not answered:
-                return where is not None
+        pending = [actors[p].memory_handle.remote() for p in _places(layout) if p != place]
+        while pending:
+            ready, pending = ray.wait(pending, timeout=seconds)
+            handle = _memory_handle(ready)
+            if handle is not None:
+                actors[place].attach_memory.remote(handle)
+            if handle is not None or not ready:
+                return handle is not None
         return False
 
-    @staticmethod
-    def _beside(layout: ArenaLayout) -> list[int]:
-        """Places at an end of a link in a memory."""
-        return sorted({place for wire in layout.links.values() for place in wire.spec.places})
+
+def _places(layout: ArenaLayout) -> list[int]:
+    """Places at an end of a link in a memory."""
+    return sorted({place for link in layout.links.values() for place in link.spec.places})
 
 
-def _given(answered: list[Any]) -> tuple[int, int, int] | None:
-    """Where one that was asked has the memory; None if it has none yet, or has died."""
+def _memory_handle(ready: list[Any]) -> tuple[int, int, int] | None:
+    """The handle that a replica has answered with; None if it does not hold the memory yet, or has died."""
     try:
-        return ray.get(answered[0]) if answered else None
+        return ray.get(ready[0]) if ready else None
     except RayError:
         return None

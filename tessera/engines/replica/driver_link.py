@@ -1,4 +1,4 @@
-"""Where a replica hears from the driver and answers it, and where its channels end: one kind for each engine."""
+"""A replica's link to the driver, and its ends of the channels: one class for each engine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tessera.channels.control import CONTROL_WORDS, Control
+from tessera.channels.control_words import CONTROL_WORDS, Control
 from tessera.channels.inboxes import PeerExchange, SharedExchange
 from tessera.channels.link import Link, LinkSpec
 from tessera.channels.packing import Arrays, pack, read_block, write_block
 from tessera.channels.rings import ArenaLayout, make_ends
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.replica.job import Job
+from tessera.graph.disciplines import Shared
 
 
 class DriverLink(Protocol):
@@ -29,31 +30,31 @@ class DriverLink(Protocol):
     def link(self, channel: int, lane: int) -> Link:
         """An end of a link."""
 
-    def both(self, channel: int) -> PeerExchange | None:
-        """PeerExchange ends of a channel among peers, if they are one thing."""
+    def peer_exchange(self, channel: int) -> PeerExchange | None:
+        """Both ends of a channel among peers, if they are one thing."""
 
     def look(self) -> int:
-        """A number that changes whenever there is something new to see."""
+        """A number that changes with every wake-up."""
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Wait until that number is another one, or the seconds are over."""
+        """Wait for a wake-up since `seen` was looked at, or until the seconds are over."""
 
     def has_command(self) -> bool:
-        """Whether the driver has said something."""
+        """Whether the driver has sent a command."""
 
     def next_command(self) -> tuple[dict[str, Any], Arrays]:
-        """What the driver has said next, and arrays that came with it."""
+        """The next command, and the arrays that came with it."""
 
     def send(self, kind: str, arrays: Arrays, **more: Any) -> None:
-        """Say something to the driver."""
+        """Send a message to the driver."""
 
     def close(self) -> None:
-        """Be done."""
+        """Free what it holds."""
 
 
 @dataclass(frozen=True)
 class LocalJob(Job):
-    """A job for a process of this machine: all that is shared lies in one arena."""
+    """A job for a process of this machine: everything shared lies in one arena."""
 
     layout: ArenaLayout | None = None
     arena: tuple[int, int, int] = (0, 0, 0)
@@ -66,7 +67,7 @@ class LocalJob(Job):
 
 
 class LocalDriverLink:
-    """Words and rings in shared memory, a pipe for what is said, and blocks of memory for what is large."""
+    """Control words and rings in shared memory, a pipe for commands and messages, blocks of memory for large ones."""
 
     def __init__(self, job: LocalJob, connection: Connection) -> None:
         assert job.layout is not None
@@ -80,24 +81,25 @@ class LocalDriverLink:
         self._plan = job.plan
         self._block: int | None = None
 
-    def both(self, channel: int) -> PeerExchange | None:
+    def peer_exchange(self, channel: int) -> PeerExchange | None:
         """A memory that peers add to."""
-        return SharedExchange(self._vector(channel)) if self._plan.channels[channel].kind == "shared" else None
+        shared = isinstance(self._plan.channels[channel].discipline, Shared)
+        return SharedExchange(self._vector(channel)) if shared else None
 
     def look(self) -> int:
-        """A number that changes whenever there is something new to see."""
+        """A number that changes with every wake-up."""
         return self._bell.look()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Wait until that number is another one, or the seconds are over."""
+        """Wait for a wake-up since `seen` was looked at, or until the seconds are over."""
         self._bell.wait(seen, seconds)
 
     def has_command(self) -> bool:
-        """Whether the driver has said something."""
+        """Whether the driver has sent a command."""
         return self._connection.poll(0)
 
     def next_command(self) -> tuple[dict[str, Any], Arrays]:
-        """What the driver has said next, and arrays that came with it."""
+        """The next command, and the arrays that came with it."""
         command = json.loads(self._connection.recv_bytes())
         if command["do"] == "free":
             self.close()
@@ -105,25 +107,25 @@ class LocalDriverLink:
         return command, read_block(*command.pop("block"))[1] if "block" in command else {}
 
     def send(self, kind: str, arrays: Arrays, **more: Any) -> None:
-        """Say something to the driver; what is large is laid open until the driver has copied it."""
-        if kind in ("snapshot", "handed"):
+        """Send a message to the driver; large arrays stay in a block of memory until the driver has copied them."""
+        if kind in ("snapshot", "peer_state"):
             self.close()
             self._block, size = write_block({}, arrays)
             arrays, more = {}, {**more, "block": (os.getpid(), self._block, size)}
         self._connection.send_bytes(pack({"kind": kind, **more}, arrays))
 
     def close(self) -> None:
-        """Be done with what was laid open."""
+        """Free the block of memory that was sent last."""
         if self._block is not None:
             os.close(self._block)
             self._block = None
 
 
 def local_words(arena: Arena, layout: ArenaLayout, place: int) -> memoryview:
-    """The words of one replica in an arena."""
+    """The control words of one replica in an arena."""
     return arena.array(layout.control + place * CONTROL_WORDS * 8, (CONTROL_WORDS,), np.int64).data
 
 
 def local_control(arena: Arena, layout: ArenaLayout, place: int) -> Control:
-    """The same, by name."""
+    """The same words, by name."""
     return Control(local_words(arena, layout, place))

@@ -11,7 +11,7 @@ from tessera.graph.plan import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """All that a process needs to become a replica. Sent once, when it starts; arrays never travel this way."""
+    """All that a process needs to become a replica. Sent once, when it starts; it holds no arrays."""
 
     plan: Plan
     algorithm: Algorithm
@@ -23,13 +23,13 @@ class Job:
     horizon: int
     x64: bool
     trace: str = ""
-    """Where to write a tracer; empty: nowhere."""
-    again: bool = False
+    """File for a trace; empty: none is written."""
+    is_successor: bool = False
     """Whether it takes the place of a replica that died."""
     base: int = 0
     """Updates that were made before this engine began."""
 
     @property
     def title(self) -> str:
-        """How messages call the replica."""
+        """The replica's name in messages."""
         return f"{self.plan.fragments[self.fragment].title}/{self.number}"

@@ -1,9 +1,10 @@
-"""What a process does once it is a replica."""
+"""The loop of a replica's process: obeys the driver, drives the programs, waits, reports."""
 
 from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -11,25 +12,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.channels.control import FREE, IDLE, RUNNING, STARTING, WAITING
+from tessera.channels.control_words import FREE, IDLE, RUNNING, STARTING, WAITING
 from tessera.channels.link import GONE, HERE, REFILLING
 from tessera.channels.packing import Arrays, from_leaves, leaves_of
 from tessera.channels.routes import make_routes
 from tessera.engines.replica.driver_link import DriverLink
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import Replica, exchanges, make_programs, make_training
-from tessera.engines.replica.snapshots import FLIGHT, alike, give, persistent
-from tessera.engines.replica.takeover import caught_up, skip, take_over, take_over_mirrored
+from tessera.engines.replica.snapshots import FLIGHT, common_to_peers, give, persistent
+from tessera.engines.replica.takeover import (
+    Exchange,
+    MutedPort,
+    TakeoverPort,
+    has_learned_from,
+    skip_stream,
+    take_over,
+    take_over_mirrored,
+)
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import HostEnvironment
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
+from tessera.program.interfaces import Port
 from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
 from tessera.program.shapes import slot_shapes
 from tessera.support.cache import use_compilation_cache
 
-LOOK_SECONDS = 0.25
-"""How often a waiting process looks whether the run is over, at the least."""
+POLL_SECONDS = 0.25
+"""How often a waiting process looks at its control words, at the least."""
 REPORT_SECONDS = 0.2
 """How often a replica that runs at its own pace reports."""
 
@@ -41,8 +51,8 @@ class Stopped(Exception):
 class ReplicaProcess:
     """One replica in this process."""
 
-    def __init__(self, job: Job, driver_link: DriverLink) -> None:
-        self.job, self.driver_link, self.control = job, driver_link, driver_link.control
+    def __init__(self, job: Job, driver_link: DriverLink, clock: Callable[[], float] = time.monotonic) -> None:
+        self.job, self.driver_link, self.control, self._clock = job, driver_link, driver_link.control, clock
         jax.config.update("jax_enable_x64", job.x64)
         use_compilation_cache()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -51,19 +61,22 @@ class ReplicaProcess:
         routes = make_routes(job.plan, job.algorithm)
         programs = make_programs(training, job.plan, job.fragment)
         whose = (job.fragment, job.number, job.seed, job.horizon)
-        self.replica = Replica(job.plan, training, programs, routes, *whose, driver_link.link, driver_link.both)
+        ends = (driver_link.link, driver_link.peer_exchange)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, *ends)
+        self.replica.clock = clock
         if job.trace:
-            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title)
+            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title, clock)
         for program in (programs.reset, programs.start, programs.updates):
             self._note_compiling(program)
         self.free_chunk = 1
-        self.joining = False
-        """Whether it is not yet what it will be, and so has nothing to tell."""
+        """Updates between two reports, where it runs at its own pace."""
+        self.taking_over = False
+        """Whether it is still catching up with a predecessor, and cannot obey commands."""
         self.successors: list[int] = []
-        """Peers who wait for what this replica has learned."""
+        """Mirrored peers that wait for this replica's state."""
 
     def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
-        """Let the first call of every compiled function say that it compiles."""
+        """Let the first call of every compiled function show the state STARTING: it compiles."""
         for node in nodes:
             if isinstance(node, Segment):
                 node.function = self._compiling(node, node.function)
@@ -84,12 +97,12 @@ class ReplicaProcess:
     def work(self) -> None:
         """Serve until the run is over."""
         try:
-            if self.job.again:
+            if self.job.is_successor:
                 self._take_over()
-                self._report(self.control.done)  # what its predecessor did not live to tell is made all the same
+                self._report(self.control.done)  # updates that its predecessor did not report count as made
             self._send("ready")
             while not self.control.stop:
-                self._commands()
+                self._obey_commands()
                 self._advance()
         except Stopped:
             pass
@@ -98,68 +111,65 @@ class ReplicaProcess:
             self.driver_link.close()
 
     def _take_over(self) -> None:
+        """Take the place of a replica that died."""
         if self.job.plan.mirrored:
             self._take_over_mirrored()
             return
-        port, programs = self.replica.port, self.replica.programs
-        update = take_over(self.replica, self.control.done, self.job.base)
-        kept = port.skipped.copy(), port.stood_in.copy()
+        replica, programs = self.replica, self.replica.programs
+        update = take_over(replica, self.control.done, self.job.base)
         if self.control.presence == GONE:
             self._refill()
             return
-        self.joining = True
+        self.taking_over = True
         if any(exchanges(programs.start)):
-            port.muted = True
-            self._run(programs.reset, 0)
-            port.muted = False
-        else:  # nobody else takes part: a store of its own has to be filled again
+            self._run(programs.reset, 0, MutedPort(replica))
+        else:  # no other replica takes part: a store of its own has to be filled again
             self._run(programs.start, 0)
-        self.joining = False
-        port.skipped, port.stood_in = kept
+        self.taking_over = False
         if not self.job.plan.asynchronous:
             self.control.done = update
-        self.replica.take_reports()
+        replica.take_reports()
 
     def _take_over_mirrored(self) -> None:
-        """Go on with what a peer has learned, and with new episodes."""
-        self.joining, inherited, later = True, False, []
-        while not inherited:
+        """Take the place of a mirrored replica: with the state of a peer, and with new episodes."""
+        self.taking_over, adopted, later = True, False, []
+        while not adopted:
             seen = self.driver_link.look()
             if self.control.stop:
                 raise Stopped
             self.control.progress()
             if not self.driver_link.has_command():
-                self.driver_link.wait(seen, LOOK_SECONDS)
+                self.driver_link.wait(seen, POLL_SECONDS)
                 continue
             command, arrays = self.driver_link.next_command()
-            if command.get("do") == "inherit":
+            if command.get("do") == "adopt_state":
                 give(self.replica, from_leaves(arrays, self._like({})))
-                inherited = True
+                adopted = True
             elif command:
                 later.append((command, arrays))
         self.control.done = take_over_mirrored(self.replica, self.job.base)
         self._run(self.replica.programs.reset, 0)
-        self.joining = False
+        self.taking_over = False
         self.replica.take_reports()
         for command, arrays in later:
             self._obey(command, arrays)
 
     def _refill(self) -> None:
-        """Fill an empty store with what actors send from now on; nobody waits for its samples until that is done."""
-        port, programs = self.replica.port, self.replica.programs
-        port.skipped.clear()
-        port.stood_in.clear()
-        self.control.presence = REFILLING  # first, so that who sends waits for this replica and then finds room
-        skip(port, "experience")
-        self._run(programs.start, 0)
-        for k, channel in enumerate(self.job.plan.channels):
-            if channel.stream == "priorities" and k in port.inboxes:
-                port.stood_in[k, None] = channel.lag
+        """Fill an empty store with what actors send from now on; until then no replica waits for its samples."""
+        replica, port = self.replica, self.replica.port
+        replica.takeover = None
+        self.control.presence = REFILLING  # first, so that senders wait for this replica and then find room
+        skip_stream(port, "experience")
+        self._run(replica.programs.start, 0)
+        priorities = [k for k in port.inboxes if self.job.plan.channels[k].stream == "priorities"]
+        trailing: Counter[Exchange] = Counter({(k, None): self.job.plan.channels[k].lag for k in priorities})
+        replica.takeover = TakeoverPort(replica, Counter(), trailing)
         self.control.presence = HERE
-        skip(port, "priorities")
-        self.replica.take_reports()
+        skip_stream(port, "priorities")
+        replica.take_reports()
 
     def _advance(self) -> None:
+        """Make the updates that the driver grants, or wait for more."""
         limit, done = self.control.limit, self.control.done
         if limit <= done:
             if self.control.state != IDLE:
@@ -168,24 +178,24 @@ class ReplicaProcess:
             self.control.progress()
             seen = self.driver_link.look()
             if self.control.limit <= done and not self.control.stop and not self.driver_link.has_command():
-                self.driver_link.wait(seen, LOOK_SECONDS)
+                self.driver_link.wait(seen, POLL_SECONDS)
             return
         mark = self.control.mark
         count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else self.free_chunk
-        begun = time.perf_counter()
+        begun = self._clock()
         self._run(self.replica.programs.updates, count)
         self.replica.note_reports(count)
         self.control.done = done + count
         self._report(done)
         if limit >= FREE:
-            pace = (time.perf_counter() - begun) / count
+            pace = (self._clock() - begun) / count
             self.free_chunk = int(np.clip(REPORT_SECONDS / max(pace, 1e-6), 1, CHUNK))
 
-    def _run(self, program: tuple[Node, ...], count: int) -> None:
-        """Drive a program to its end; wait where it waits, and look at the driver's words."""
+    def _run(self, program: tuple[Node, ...], count: int, port: Port | None = None) -> None:
+        """Drive a program to its end; wait where it waits, and obey the driver meanwhile."""
         control, driver_link = self.control, self.driver_link
         control.state = RUNNING
-        turns: Iterator[Node] = self.replica.run(program, count)
+        turns: Iterator[Node] = self.replica.run(program, count, port)
         exchanged = -1
         while True:
             seen = driver_link.look()  # before the program looks, so that nothing is missed in between
@@ -201,36 +211,36 @@ class ReplicaProcess:
                 self._wait(node, seen)
             else:
                 control.done += 1
-            if not self.joining and driver_link.has_command():
-                self._commands()
-            self._hand_over()
+            if not self.taking_over and driver_link.has_command():
+                self._obey_commands()
+            self._share_state()
             if control.stop:
                 raise Stopped
 
     def _wait(self, node: Send | Recv, seen: int) -> None:
-        begun = time.monotonic()
+        begun = self._clock()
         self.control.channel, self.control.sending = node.channel, isinstance(node, Send)
         self.control.state = WAITING
-        within = node.within if isinstance(node, Recv) and node.within is not None else LOOK_SECONDS
-        self.driver_link.wait(seen, min(within, LOOK_SECONDS))
+        within = node.timeout if isinstance(node, Recv) and node.timeout is not None else POLL_SECONDS
+        self.driver_link.wait(seen, min(within, POLL_SECONDS))
         self.control.state = RUNNING
-        self.replica.port.waited(node.channel, isinstance(node, Send), time.monotonic() - begun)
+        self.replica.port.waited(node.channel, isinstance(node, Send), self._clock() - begun)
 
     def _report(self, first: int) -> None:
         if self.replica.tracer is not None:
             self.replica.tracer.flush()
-        told = self.replica.take_reports()
+        reports = self.replica.take_reports()
         arrays: Arrays = {}
-        for k, report in enumerate(told):
+        for k, report in enumerate(reports):
             arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
         flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
-        keys = [list(_metric_names(report)) for report in told]
-        self._send("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(told))
+        keys = [list(_metric_names(report)) for report in reports]
+        self._send("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(reports))
 
     def _send(self, kind: str, arrays: Arrays | None = None, **more: Any) -> None:
         self.driver_link.send(kind, arrays or {}, **more)
 
-    def _commands(self) -> None:
+    def _obey_commands(self) -> None:
         while self.driver_link.has_command():
             self.control.state = RUNNING
             command, arrays = self.driver_link.next_command()
@@ -266,15 +276,15 @@ class ReplicaProcess:
         chosen = {s: value for s, value in chosen.items() if s not in leave}
         self._send("snapshot", leaves_of(chosen))
 
-    def _do_bequeath(self, _: Arrays, number: int) -> None:
+    def _do_share_state(self, _: Arrays, number: int) -> None:
         self.successors.append(number)
-        self._hand_over()
+        self._share_state()
 
-    def _hand_over(self) -> None:
-        """Give peers that were lost what all have learned, once this replica waits for nothing but them."""
-        for number in [n for n in self.successors if caught_up(self.replica, n)]:
+    def _share_state(self) -> None:
+        """Send successors of mirrored peers the common state, once this replica waits for nothing but them."""
+        for number in [n for n in self.successors if has_learned_from(self.replica, n)]:
             self.successors.remove(number)
-            self._send("handed", leaves_of(alike(self.replica.slots)), number=number)
+            self._send("peer_state", leaves_of(common_to_peers(self.replica.slots)), number=number)
 
     def _like(self, tokens: dict[str, int]) -> dict[str, Any]:
         """Structures of what a snapshot holds for this replica."""

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from tessera.algorithms.contract import Algorithm
-from tessera.channels.inboxes import PeerExchange, Versions
+from tessera.channels.inboxes import PeerExchange, SharedExchange, Versions
 from tessera.channels.link import Link
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route
+from tessera.channels.value_operations import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, HostVector
+from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
-from tessera.program.drive import drive
-from tessera.program.exchange import carried, no_priorities
+from tessera.program.exchange import exchanged_parts, no_priorities
 from tessera.program.initial import initial_slots
+from tessera.program.interfaces import Clock, Port
+from tessera.program.interpreter import drive
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
+from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh
-from tessera.program.training import Training, acting, published
+from tessera.program.training_program import Training, acting, published
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
@@ -75,6 +80,14 @@ def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
     return updates * algorithm.schedule.applies * together
 
 
+class Takeover(Port, Protocol):
+    """A port that a successor uses until it stands where its predecessor stood."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it does."""
+
+
 class Replica:
     """A replica that can be started, driven and looked into."""
 
@@ -89,24 +102,28 @@ class Replica:
         seed: int,
         updates: int,
         link: Callable[[int, int], Link],
-        both: Callable[[int], PeerExchange | None],
+        peer_exchange: Callable[[int], PeerExchange | None],
     ) -> None:
         self.plan, self.training, self.programs = plan, training, programs
         self.fragment, self.number = fragment, number
         s = training.algorithm.schedule
         ends = horizon(plan, training.algorithm, updates)
         self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
-        self._told: list[ReplicaReport] = []
+        self._reports: list[ReplicaReport] = []
         self.tracer: TraceWriter | None = None
+        self.scheduler: Scheduler = OverlapScheduler()
+        self.clock: Clock = time.monotonic
         views = s.applies + s.draws * training.algorithm.absorbs
         versions = Versions(
             s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
         )
-        self.port = ReplicaPort(plan, routes, fragment, number, versions, link, both)
+        self.port = ReplicaPort(plan, routes, fragment, number, versions, link, peer_exchange)
+        self.takeover: Takeover | None = None
+        """Stands before the port while this replica catches up with a predecessor."""
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.plan.fragments[self.fragment].title}/{self.number}"
 
     @property
@@ -115,48 +132,53 @@ class Replica:
         return isinstance(self.slots.get("env_state"), HostVector)
 
     def begin(self, under_way: dict[str, list[Any]] | None = None) -> None:
-        """Send what receivers begin with: params they trail behind by, and the first of every register."""
+        """Send what receivers begin with: the params that they trail behind by, and the first of every register."""
         for k, channel in enumerate(self.plan.channels):
             if channel.source != self.fragment:
                 continue
             if channel.stream == "params":
                 value = acting(self._view()) if channel.slot == "acting" else self._view()
                 given = (under_way or {}).get(channel.slot, [value] * channel.lag)
-                for token in [value] if channel.kind == "register" else given:
+                for token in [value] if isinstance(channel.discipline, Newest) else given:
                     self.port.publish(k, token)
             elif channel.stream == "priorities":
                 for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
-            elif channel.kind == "shared":
-                value = jax.tree.map(np.array, carried(self.slots["state"], self.plan.carries))
-                self.port.inboxes[k].vector.begin(value)  # type: ignore[union-attr]
+            elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
+                exchange.shared.begin(jax.tree.map(np.array, exchanged_parts(self.slots["state"], self.plan.carries)))
 
     def in_flight(self) -> dict[str, tuple[Any, ...]]:
-        """What it has sent ahead and nobody has taken yet, by slot: a part of its state."""
+        """Messages that it has sent ahead and no receiver has taken, by slot: a part of its state."""
         found = {}
         for k, link in self.port.outgoing.items():
             channel = self.plan.channels[k]
             if self.plan.trails(channel):
                 waiting = link.waiting(0)
-                messages = [link.own(link.peek(0, ahead).value) for ahead in range(waiting)]
+                messages = [self._owned(link, link.peek(0, ahead).value) for ahead in range(waiting)]
                 found[f"in_flight_{channel.slot}"] = tuple(messages)
         return found
 
-    def run(self, program: tuple[Node, ...], count: int = 0) -> Iterator[Node]:
-        """Drive a program; yields wherever it waits."""
+    def _owned(self, link: Link, value: Any) -> Any:
+        """A value that outlives its message."""
+        return ARRAYS.own(value) if link.borrowed else value
+
+    def run(self, program: tuple[Node, ...], count: int = 0, port: Port | None = None) -> Iterator[Node]:
+        """Drive a program, through another port than its own if one is given; yields wherever it waits."""
+        if self.takeover is not None and self.takeover.caught_up:
+            self.takeover = None
         self.slots["count"] = np.int32(count)
-        return drive(program, self.slots, self.port, self.tracer)
+        return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler, self.clock)
 
     def note_reports(self, count: int) -> None:
-        """Keep what a program that has ended reports of its `count` updates."""
-        told = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
-        if told:
-            self._told.append(told)
+        """Keep the reports of a program that has ended, of `count` updates."""
+        report = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
+        if report:
+            self._reports.append(report)
 
     def take_reports(self) -> list[ReplicaReport]:
-        """What was kept since this was last asked."""
-        told, self._told = self._told, []
-        return told
+        """Reports since this was last called."""
+        reports, self._reports = self._reports, []
+        return reports
 
     def close(self) -> None:
         """Close host environments."""
@@ -167,7 +189,7 @@ class Replica:
             self.tracer.close()
 
     def _view(self) -> Any:
-        """What it would publish now: a copy, since programs reuse the buffers of the state."""
+        """The view of its state: a copy, since programs reuse the buffers of the state."""
         return jax.tree.map(np.array, published(self.slots["state"]))
 
     def no_priorities(self) -> Any:
@@ -178,7 +200,7 @@ class Replica:
 
 
 def wide_numbers() -> bool:
-    """Whether numbers are 64 bits wide here, so that other processes can be told."""
+    """Whether numbers are 64 bits wide in this process, as they then must be in others."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 

@@ -1,4 +1,4 @@
-"""What fragments report of each update, merged over replicas and devices."""
+"""Reports of each update, merged over replicas and devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tessera.channels.link import Flow
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
-from tessera.program.training import Guard, Learned
+from tessera.program.training_program import Guard, Learned
 
 ReplicaReport = dict[str, Any]
 """A replica's reports of some updates, by slot: trees of [devices, updates, ...]."""
@@ -24,36 +24,36 @@ class Reports:
     tally: Tally
     metrics: dict[str, np.ndarray]
     broken_at: dict[str, np.ndarray]
-    """At which gradient of an update each metric first stopped being finite."""
+    """The gradient of an update at which each metric first was not finite."""
     guard: Guard
     lag_mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """Updates by which the params that samples were made with trail behind those that learned from them."""
+    """Updates between the params that made the samples and the params that learned from them."""
     lag_max: np.ndarray = field(default_factory=lambda: np.zeros(0))
     flows: dict[str, Flow] = field(default_factory=dict)
-    """What went through each stream that is cut."""
+    """What went through each cut stream."""
 
 
 def by_update(value: Any, count: int) -> Any:
-    """Bring a replica's report to NumPy, [devices, updates, ...], however its program made it."""
+    """A replica's report as NumPy arrays, [devices, updates, ...], whichever way its program made it."""
     if isinstance(value, list):  # composed on the host: one report per update
         rows = jax.device_get(value)
         return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *rows)
     return jax.tree.map(lambda x: np.asarray(x)[:, :count], jax.device_get(value))
 
 
-def collect_reports(plan: Plan, told: dict[tuple[int, int], list[ReplicaReport]], count: int) -> Reports:
-    """Merge what all replicas told, by fragment and number, into one row for each of `count` updates."""
-    env = [t["report_env"] for told_by in told.values() for t in told_by if "report_env" in t]
+def collect_reports(plan: Plan, reports: dict[tuple[int, int], list[ReplicaReport]], count: int) -> Reports:
+    """Merge the reports of all replicas, by fragment and number, into one row for each of `count` updates."""
+    env = [report["report_env"] for own in reports.values() for report in own if "report_env" in report]
     learned = [
-        (t["report_grad"], len(plan.fragments[i].held("grad")[r]))
-        for (i, r), told_by in told.items()
-        for t in told_by
-        if "report_grad" in t
+        (report["report_grad"], len(plan.fragments[i].held("grad")[r]))
+        for (i, r), own in reports.items()
+        for report in own
+        if "report_grad" in report
     ]
     guards = [
-        jax.tree.map(lambda *xs: np.concatenate(xs), *[jax.tree.map(lambda x: x[0], t["report_apply"]) for t in rows])
-        for told_by in told.values()
-        if (rows := [t for t in told_by if "report_apply" in t])
+        jax.tree.map(lambda *xs: np.concatenate(xs), *[jax.tree.map(lambda x: x[0], row) for row in rows])
+        for own in reports.values()
+        if (rows := [report["report_apply"] for report in own if "report_apply" in report])
     ]
     server = plan.fragments[plan.home("apply")]
     merged = merge_metrics([p for p, _ in learned], [w for _, w in learned], count)
@@ -70,11 +70,11 @@ def collect_reports(plan: Plan, told: dict[tuple[int, int], list[ReplicaReport]]
 def merge_tallies(parts: list[Tally], count: int) -> Tally:
     """Merge [devices, updates] tallies of all replicas into [updates].
 
-    Where replicas keep their own pace there is no telling which update a step belongs to: all count as the last one's.
+    Replicas that run at their own pace do not know which update a step belongs to: all count as the last one's.
     """
     if parts and all(p.steps.shape[1] == count for p in parts):
-        both = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
-        return Tally(*(x.sum(0) for x in both))
+        joined = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+        return Tally(*(x.sum(0) for x in joined))
     rows = [np.zeros(count) for _ in Tally._fields]
     for part in parts:
         for row, x in zip(rows, part, strict=True):
@@ -83,10 +83,10 @@ def merge_tallies(parts: list[Tally], count: int) -> Tally:
 
 
 def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learned:
-    """Average metrics over replicas by the groups they hold; devices of one replica agree already."""
+    """Average metrics over replicas, weighted by their groups; devices of one replica agree already."""
     if not parts:
         return Learned({}, {}, np.full(count, np.nan), np.full(count, np.nan))
-    if not all(p.lag_mean.shape[1] == count for p in parts):  # own pace: one mean for all of these updates
+    if not all(p.lag_mean.shape[1] == count for p in parts):  # own pace: one mean for all updates
         weights = [w * p.lag_mean.shape[1] for p, w in zip(parts, weights, strict=True)]
         parts = [
             Learned(
@@ -97,10 +97,10 @@ def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learn
             )
             for p in parts
         ]
-    shares = np.asarray(weights) / sum(weights)
+    normalised = np.asarray(weights) / sum(weights)
 
     def mean(values: list[np.ndarray]) -> np.ndarray:
-        return np.tensordot(shares, np.stack([v.mean(0) for v in values]), axes=1)
+        return np.tensordot(normalised, np.stack([v.mean(0) for v in values]), axes=1)
 
     return Learned(
         {name: mean([p.mean[name] for p in parts]) for name in parts[0].mean},
@@ -111,7 +111,7 @@ def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learn
 
 
 def _merge_guards(guards: list[Guard], sharded: bool) -> Guard:
-    """Join the guards of servers' shards (agents are such), or of peers; a number not finite stays so."""
+    """Merge the guards of a server's shards (agents count as shards), or of peers; NaN and infinity stay."""
     if len(guards) == 1:
         return guards[0]
     rows = min(len(g.params) for g in guards)

@@ -14,14 +14,15 @@ from tessera.channels.routes import Route
 from tessera.engines.replica.replica import Replica
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
+from tessera.graph.streams import RouteKind
 from tessera.program.agents import cut_agents, join_agents, own_training
-from tessera.program.exchange import Shards, adopted, shards_of
+from tessera.program.exchange import Shards, adopt_updates, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
-from tessera.program.overlap.slot_slices import joined
+from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.sharding import shardings
-from tessera.program.training import Training
+from tessera.program.training_program import Training
 
 Slots = dict[str, Any]
 Parts = dict[tuple[int, int], Slots]
@@ -52,12 +53,12 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
     return names
 
 
-def alike(slots: Slots) -> Slots:
-    """What replicas that mirror each other have in common: all that lasts but their own environments."""
-    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_alike(s)}
+def common_to_peers(slots: Slots) -> Slots:
+    """Slots that are the same in all mirrored replicas: all persistent ones but their own environments."""
+    return {s: v for s, v in slots.items() if s in SLOTS and SLOTS[s].persistent and _is_common(s)}
 
 
-def _is_alike(slot: str) -> bool:
+def _is_common(slot: str) -> bool:
     return slot == "buffer" or (SLOTS[slot].layout == "copy" and slot not in HOST_STATE)
 
 
@@ -81,7 +82,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
         elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
         else:
-            out[slot] = joined(values, known.axis) if known.layout == "groups" else values[0]
+            out[slot] = concatenate_trees(values, known.axis) if known.layout == "groups" else values[0]
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):
@@ -96,7 +97,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
 def with_shared(plan: Plan, snapshot: Slots, vector: SharedValue) -> Slots:
     """The same with what peers hold in common now, which the first of them may have seen some time ago."""
     if "state" in snapshot:
-        snapshot["state"] = adopted(snapshot["state"], vector.read(), plan.carries)
+        snapshot["state"] = adopt_updates(snapshot["state"], vector.read(), plan.carries)
     return snapshot
 
 
@@ -181,12 +182,14 @@ def whole_state(training: Training) -> State:
 
 def _sent(route: Route, number: int, value: Any) -> Any:
     """What of a message that was under way replica `number` had sent."""
-    if route.channel.route == "join":
-        assert route.shards is not None
-        return value._replace(params=route.shards.part(value.params, number))
-    if route.channel.route == "reshard":
-        return _groups(value, route.made(number))
-    return value
+    match route.channel.route:
+        case RouteKind.JOIN:
+            assert route.shards is not None
+            return value._replace(params=route.shards.part(value.params, number))
+        case RouteKind.RESHARD:
+            return _groups(value, route.made(number))
+        case _:
+            return value
 
 
 def _groups(value: Any, mine: tuple[int, ...]) -> Any:

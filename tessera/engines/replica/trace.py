@@ -1,4 +1,4 @@
-"""Timelines: what every replica did and when, in the trace format of Chrome and Perfetto."""
+"""Traces: what every replica did and when, in the format of Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -9,74 +9,75 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tessera.program.interfaces import Clock
 from tessera.program.nodes import WIRING, Every, Node, Op, Recv, Repeat, Segment, Send
 
 ACTIVITIES = {"env": "stepping", "act": "acting", "store": "storing", "grad": "learning", "apply": "learning"}
 HELD_SECONDS = 0.5
-"""How long spans are held back at most while others come: so much is lost when a process is killed."""
+"""Longest time between two writes: a killed process loses the spans of at most as many seconds."""
 GAP = 100e-6
-"""Spans of one kind with less between them, in seconds, are one span."""
+"""Spans of one kind with less time between them, in seconds, are merged."""
 
 
 @dataclass
 class Span:
-    """What a replica does, by the monotonic clock."""
+    """One activity of a replica, by the clock of the run."""
 
     name: str
     slot: str
-    """What is sent, received or waited for."""
+    """The slot that is sent, received or waited for."""
     begin: float
     end: float
 
 
 class TraceWriter:
-    """Spans of one replica, appended to a file of its own; after a death another replica goes on in the same file."""
+    """Appends the spans of one replica to a file; its successor goes on in the same file."""
 
-    def __init__(self, trace: str, place: int, title: str) -> None:
-        self._place = place
+    def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
+        self._place, self._clock = place, clock
         self._names: dict[int, str] = {}
         self._last: Span | None = None
-        self._written = time.monotonic()
+        self._written = clock()
         self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
-        about = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
+        metadata = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
         self._file.write("\n")  # a kill may have cut the last line short
-        for name, value in about.items():
+        for name, value in metadata.items():
             self._write({"name": name, "ph": "M", "args": value})
         self._file.flush()
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
-        """Note what a node did, or that it waited, from `begin` until now; returns now."""
-        end = time.monotonic()
+        """Record that a node ran, or waited, from `begin` until now; returns now."""
+        end = self._clock()
         name = self._names.get(id(node))
         if name is None:
             name = self._names[id(node)] = activity(node)
         if name:
             slot = node.slot if isinstance(node, Send | Recv) else ""
-            self._note(Span("waiting" if waiting else name, slot, begin, end))
+            self._record(Span("waiting" if waiting else name, slot, begin, end))
         return end
 
     def flush(self) -> None:
-        """Write what is held back."""
-        self._put()
+        """Write all spans so far."""
+        self._write_last()
         self._file.flush()
 
     def close(self) -> None:
-        """Finish the file."""
-        self._put()
+        """Close the file."""
+        self._write_last()
         self._file.close()
 
-    def _note(self, span: Span) -> None:
+    def _record(self, span: Span) -> None:
         last = self._last
         if last is not None and (last.name, last.slot) == (span.name, span.slot) and span.begin - last.end < GAP:
             last.end = span.end
             return
-        self._put()
+        self._write_last()
         self._last = span
         if span.end - self._written > HELD_SECONDS:
             self._file.flush()
             self._written = span.end
 
-    def _put(self) -> None:
+    def _write_last(self) -> None:
         span, self._last = self._last, None
         if span is not None:
             args = {"args": {"slot": span.slot}} if span.slot else {}
@@ -88,9 +89,9 @@ class TraceWriter:
 
 
 def activity(node: Node) -> str:
-    """What a node does, in a word: acting, stepping, storing, learning, sending or receiving; with + if several.
+    """The activity of a node: acting, stepping, storing, learning, sending or receiving; joined by + if several.
 
-    Empty for what only passes values on.
+    Empty for nodes that only pass values on.
     """
     if isinstance(node, Send):
         return "sending"
@@ -98,57 +99,57 @@ def activity(node: Node) -> str:
         return "receiving"
     if isinstance(node, Op) and node.kind == WIRING:
         return ""
-    found = dict.fromkeys(ACTIVITIES[o] for o in ACTIVITIES if o in _operators((node,)))
-    return "learning" if "learning" in found else "+".join(found)
+    activities = dict.fromkeys(ACTIVITIES[o] for o in ACTIVITIES if o in _operators((node,)))
+    return "learning" if "learning" in activities else "+".join(activities)
 
 
 def _operators(nodes: tuple[Node, ...]) -> set[str]:
-    found: set[str] = set()
+    operators: set[str] = set()
     for node in nodes:
         if isinstance(node, Op):
-            found.add(node.operator)
+            operators.add(node.operator)
         elif isinstance(node, Segment):
-            found |= _operators(node.nodes)
+            operators |= _operators(node.nodes)
         elif isinstance(node, Repeat | Every):
-            found |= _operators(node.body)
-    return found
+            operators |= _operators(node.body)
+    return operators
 
 
 def part_file(trace: Path, place: int) -> Path:
-    """Where one replica's spans go until the run is over."""
+    """The file of one replica's spans, until the run is over."""
     return trace.with_name(f"{trace.name}.{place}.part")
 
 
 def part_files(trace: Path) -> list[Path]:
-    """All such files of a trace, in order of places."""
-    named = re.compile(re.escape(trace.name) + r"\.(\d+)\.part")
-    found = [(int(match[1]), path) for path in trace.parent.iterdir() if (match := named.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    """The files of all replicas, in the order of their places."""
+    pattern = re.compile(re.escape(trace.name) + r"\.(\d+)\.part")
+    files = [(int(match[1]), path) for path in trace.parent.iterdir() if (match := pattern.fullmatch(path.name))]
+    return [path for _, path in sorted(files)]
 
 
 def merge_traces(trace: Path) -> None:
     """Join the replicas' files into one that chrome://tracing and ui.perfetto.dev open."""
-    abouts: list[dict[str, Any]] = []
+    metadata: list[dict[str, Any]] = []
     spans: list[dict[str, Any]] = []
     for part in part_files(trace):
         for line in part.read_text().splitlines():
             try:
                 event = json.loads(line)
             except json.JSONDecodeError:
-                continue  # a kill cut it short
+                continue  # cut short by a kill
             if event["ph"] == "X":
                 spans.append(event)
-            elif event not in abouts:  # a replica that was started again says who it is once more
-                abouts.append(event)
+            elif event not in metadata:  # a restarted replica writes its title again
+                metadata.append(event)
     spans.sort(key=lambda span: span["ts"])
     first = spans[0]["ts"] if spans else 0.0
     for span in spans:
         span["ts"], span["dur"] = round(span["ts"] - first, 3), round(span["dur"], 3)
-    trace.write_text(json.dumps({"traceEvents": [*abouts, *spans], "displayTimeUnit": "ms"}) + "\n")
+    trace.write_text(json.dumps({"traceEvents": [*metadata, *spans], "displayTimeUnit": "ms"}) + "\n")
     clear_traces(trace)
 
 
 def clear_traces(trace: Path) -> None:
-    """Remove the replicas' files, such as those that a killed run left behind."""
+    """Remove the files of all replicas, such as those of a killed run."""
     for part in part_files(trace):
         part.unlink()

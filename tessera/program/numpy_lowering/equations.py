@@ -1,4 +1,4 @@
-"""A traced function as one flat list of equations: calls inlined, repetitions and what does nothing left out."""
+"""A traced function as one flat list of equations: calls are inlined, repeated and idle equations left out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CALLS = {
 }
 """Primitives that only call a function of their own."""
 FORWARDS = {"copy", "copy_p", "name", "optimization_barrier", "stop_gradient"}
-"""Primitives that give back what they are given."""
+"""Primitives that return their inputs."""
 SAME_IF_SHAPED = {"reshape", "broadcast_in_dim", "squeeze", "slice", "convert_element_type", "transpose"}
-"""Primitives that do nothing if neither shape nor dtype changes (a transpose: if there is one axis at the most)."""
+"""Primitives that do nothing if neither shape nor dtype changes (a transpose: with one axis at most)."""
 NEUTRAL: dict[str, tuple[float | None, float | None]] = {
     "add": (0.0, 0.0),
     "sub": (None, 0.0),
@@ -35,27 +35,27 @@ NEUTRAL: dict[str, tuple[float | None, float | None]] = {
     "max": (-math.inf, -math.inf),
     "min": (math.inf, math.inf),
 }
-"""The number that changes nothing as the first and as the second operand."""
+"""The neutral number as the first and as the second operand."""
 
 
 class Unsupported(Exception):
-    """A function cannot be flattened, or an equation has no other form than JAX's."""
+    """A function cannot be flattened, or an equation has no form in NumPy."""
 
 
 @dataclass(eq=False)
 class Value:
-    """What one equation makes, an input, or a constant."""
+    """The result of an equation, an input, or a constant."""
 
     shape: tuple[int, ...]
     dtype: Any
     number: int
-    """Its place in the list of all values."""
+    """Its index in the list of all values."""
     constant: Any = None
     maker: Equation | None = None
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
@@ -157,7 +157,7 @@ def _constant(x: Any) -> np.ndarray:
 
 
 def _seen_through(name: str, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Reshape what was reshaped from, not the reshaped."""
+    """The input of a reshape, before earlier reshapes."""
     while name == "reshape" and (maker := inputs[0].maker) is not None and maker.name == "reshape":
         inputs = maker.inputs
     return inputs
@@ -166,7 +166,7 @@ def _seen_through(name: str, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
 def _forwarded(
     name: str, params: dict[str, Any], inputs: tuple[Value, ...], avals: Sequence[Any]
 ) -> tuple[Value, ...] | None:
-    """Inputs that an equation merely gives back; None if it does anything."""
+    """The inputs that an equation only returns; None if it computes anything."""
     if name in FORWARDS:
         return inputs
     if name in SAME_IF_SHAPED and (inputs[0].shape, inputs[0].dtype) == (avals[0].shape, avals[0].dtype):
@@ -188,7 +188,7 @@ def _is(value: Value, number: float | None) -> bool:
 
 
 def _key(name: str, params: dict[str, Any], inputs: tuple[Value, ...]) -> Any:
-    """What identifies an equation's result; None where that cannot be told."""
+    """A key that equal results have in common; None if there is none."""
     key = (name, tuple(sorted(params.items())), tuple(_identity(v) for v in inputs))
     try:
         hash(key)
@@ -198,7 +198,7 @@ def _key(name: str, params: dict[str, Any], inputs: tuple[Value, ...]) -> Any:
 
 
 def _identity(value: Value) -> Any:
-    """Small constants are the same if their bytes are."""
+    """What identifies a value: its number, or the bytes of a small constant."""
     if value.constant is None or value.constant.size > 1:
         return value.number
     return value.constant.dtype.str, value.shape, value.constant.tobytes()

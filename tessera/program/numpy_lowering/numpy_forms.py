@@ -1,7 +1,7 @@
-"""NumPy's form of flat equations: one closure for each, over a list of all values.
+"""The NumPy form of flat equations: one closure per equation, over a list of all values.
 
-Broadcasts are left to NumPy as far as it does them by itself, so an array may be held in a shape that only broadcasts
-to the one it stands for; what needs the whole shape has it made. Results that nobody reads any more are overwritten.
+NumPy broadcasts by its own rules where it can, so an array may be held in a smaller shape that only broadcasts to its
+full shape; it is expanded where a form needs the full shape. Results that are not read any more are overwritten.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Step = Callable[[list[Any]], None]
 
 
 ONE_THREAD = 1 << 18
-"""Multiplications up to which OpenBLAS computes a product in one thread. Beyond that it waits for threads of its own,
-for 8 ms and more where cores are busy, so larger products are computed in blocks of rows."""
+"""Multiplications up to which OpenBLAS computes a product in one thread. For larger products it waits for its threads,
+8 ms and more on busy cores, so they are computed in blocks of rows."""
 
 DTYPES = frozenset(np.dtype(d) for d in ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64"))
 
@@ -62,7 +62,7 @@ UFUNCS: dict[str, np.ufunc] = {
     "xor": np.bitwise_xor,
 }
 FLOATING = {"div", "pow"}
-"""Ufuncs that mean something else for integers."""
+"""Ufuncs that differ from JAX for integers."""
 REDUCTIONS: dict[str, np.ufunc] = {
     "reduce_and": np.bitwise_and,
     "reduce_max": np.maximum,
@@ -82,18 +82,18 @@ VIEWS = {"broadcast_in_dim", "reshape", "rev", "slice", "split", "squeeze", "tra
 
 
 class Writer:
-    """Writes the steps of equations; what it learns of values' shapes and places holds for later equations too."""
+    """Writes the steps of equations, and tracks the shapes and places of values for later equations."""
 
     def __init__(self) -> None:
         self._place: dict[int, int] = {}
         self._shape: dict[int, tuple[int, ...]] = {}
 
     def place(self, value: Value) -> int:
-        """Where in the list of values a value lies."""
+        """The place of a value in the list of values."""
         return self._place.get(value.number, value.number)
 
     def steps(self, equations: Sequence[Equation], kept: Iterable[Value]) -> list[Step]:
-        """Write equations down; `kept` are values that are read afterwards."""
+        """Write the steps of equations; `kept` are values that are read afterwards."""
         owners = _Owners(equations, kept)
         steps: list[Step] = []
         for index, equation in enumerate(equations):
@@ -104,7 +104,7 @@ class Writer:
         return steps
 
     def whole(self, value: Value) -> list[Step]:
-        """Write steps that give a value its whole shape, if it does not have it."""
+        """Write steps that expand a value to its full shape, if it is held in a smaller one."""
         if self._held(value) == value.shape:
             return []
         step = _unary(partial(_spread, shape=value.shape), self.place(value), value.number)
@@ -113,7 +113,7 @@ class Writer:
         return [step]
 
     def owned(self, value: Value) -> list[Step]:
-        """Write a step that copies a value, if it would share its memory with an input."""
+        """Write a step that copies a value, if it shares memory with an input."""
         source = value
         while source.maker is not None and source.maker.name in VIEWS:
             source = source.maker.inputs[0]
@@ -146,7 +146,7 @@ class Writer:
         for dimension, size in zip(equation.params["broadcast_dimensions"], held, strict=True):
             shape[dimension] = size
         last = tuple(shape[len(shape) - len(held) :])
-        if last == held and self._held(value) == held:  # what is new comes first: NumPy adds that by itself
+        if last == held and self._held(value) == held:  # only leading axes are new: NumPy adds them
             self._place[output.number], self._shape[output.number] = self.place(value), held
             return []
         self._shape[output.number] = tuple(shape)
@@ -170,7 +170,7 @@ class Writer:
 
 
 class _Owners:
-    """Which values share memory, and when it is read for the last time."""
+    """The values that share memory, and the last equation that reads it."""
 
     def __init__(self, equations: Sequence[Equation], outputs: Iterable[Value]) -> None:
         self._owner: dict[int, int] = {}
@@ -259,7 +259,7 @@ def _convert(equation: Equation) -> Callable[[Any], Any]:
         return lambda x: np.not_equal(x, 0)
     if source.kind != "f" or target.kind == "f":
         return lambda x: x.astype(target)
-    # XLA holds numbers that are too large within bounds, NumPy lets them wrap
+    # XLA clamps numbers that are too large, NumPy wraps them
     bounds = np.iinfo(target)
     low, high = np.asarray(bounds.min, source), np.nextafter(source.type(2.0 * (bounds.max // 2 + 1)), source.type(0))
     return lambda x: np.minimum(np.maximum(x, low), high).astype(target)
@@ -290,7 +290,7 @@ ELEMENTWISE: dict[str, Callable[[Equation], Callable[..., Any]]] = {
     "logistic": _logistic,
     "rsqrt": _reciprocal_root,
 }
-"""Forms that take inputs of any shape that broadcasts."""
+"""Forms that take inputs of any shapes that broadcast."""
 
 
 def _product(equation: Equation) -> list[Callable[..., Any]]:
@@ -391,4 +391,4 @@ WHOLE: dict[str, Callable[[Equation], Sequence[Callable[..., Any]]]] = {
     "transpose": lambda e: [partial(np.transpose, axes=tuple(e.params["permutation"]))],
     "unstack": _unstack,
 }
-"""Forms that need inputs in their whole shape; one for each output."""
+"""Forms that need inputs in their full shape; one for each output."""

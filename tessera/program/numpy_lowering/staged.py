@@ -1,4 +1,4 @@
-"""A function of a loop's steps, computed in stages: each part as often as what it depends on changes."""
+"""A function of a loop's steps, computed in stages: each part only when its inputs change."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tessera.program.numpy_lowering.equations import Equation, Unsupported, Valu
 from tessera.program.numpy_lowering.numpy_forms import Step, Writer
 
 CONSTANT, HELD, KEYED, STEPPED = range(4)
-"""What a value depends on: nothing; what the loop holds on to; random keys and the step's number; anything else."""
+"""Inputs of a value: none; values that the loop does not change; random keys and the step number; anything else."""
 
 
 @dataclass(eq=False)
 class Unroll:
-    """What is known before the first step of an unroll."""
+    """Values that are computed before the first step of an unroll."""
 
     values: list[Any]
-    """Every value of the function, those that change from step to step left out."""
+    """Every value of the function; those that change from step to step are empty."""
     rows: list[tuple[np.ndarray, ...]]
-    """For each step, what was drawn with its keys; empty if nothing is."""
+    """For each step, the random numbers drawn with its keys; empty if there are none."""
 
 
 class Staged:
-    """A traced function: what depends on keys is left to JAX, all steps at once, and everything else to NumPy.
+    """A traced function: JAX computes what depends on keys, for all steps at once, and NumPy everything else.
 
     Args:
         closed: the function.
-        kinds: what each of its inputs is: HELD, KEYED or STEPPED.
-        index: which input is the step's number.
+        kinds: the kind of each input: HELD, KEYED or STEPPED.
+        index: the input that is the step number.
         count: steps of an unroll.
     """
 
@@ -51,7 +51,7 @@ class Staged:
         kept = [*reads[HELD], *reads[KEYED], *reads[STEPPED], *flat.outputs]
         _run(writer.steps(parts[CONSTANT], kept), self._values)
         self._hold = writer.steps(parts[HELD], [*reads[STEPPED], *flat.outputs])
-        # NumPy makes scalars of arrays of no dimensions, which are slower to compute with
+        # NumPy turns arrays without dimensions into scalars, which are slower
         self._scalars = [v.number for e in parts[HELD] for v in e.outputs if not v.shape]
         self.steps = writer.steps(parts[STEPPED], flat.outputs)
 
@@ -64,7 +64,7 @@ class Staged:
         self.arrays = inputs(STEPPED, reads[STEPPED])
         """Numbers of the inputs that NumPy reads at each step."""
         self.passed = [n for n in inputs(STEPPED, flat.outputs) if n not in self.arrays]
-        """Numbers of the inputs that are only handed on."""
+        """Numbers of the inputs that are only passed on."""
         self.steps += [step for v in flat.outputs for step in writer.whole(v)]
         self.steps += [step for v in flat.outputs if v.number not in self.passed for step in writer.owned(v)]
         self._outputs = [writer.place(v) for v in flat.outputs]
@@ -79,19 +79,19 @@ class Staged:
         self._draw = _drawing(parts[KEYED], drawn, constants, self._keys, index, count)
 
     def unroll(self, inputs: Sequence[Any]) -> Unroll:
-        """Compute what held values and keys give, for all steps."""
+        """Compute what depends on held values and keys alone, for all steps."""
         # JAX draws while NumPy computes
         drawn = self._draw(*(inputs[n] for n in self._keys)) if self._drawn else ()
         values = self._values.copy()
         for n in self._held:
-            values[n] = np.array(inputs[n])  # a copy: the buffer may be given up while it is still read here
+            values[n] = np.array(inputs[n])  # a copy: the buffer may be donated while it is still read here
         _run(self._hold, values)
         for n in self._scalars:
             values[n] = np.asarray(values[n])
         return Unroll(values, list(zip(*map(np.asarray, drawn), strict=True)))
 
     def step(self, unroll: Unroll, t: int, values: list[Any]) -> list[Any]:
-        """Compute one step on a copy of the unroll's values, in which inputs are filled in."""
+        """Compute one step on a copy of the unroll's values that has the step's inputs."""
         if self._drawn:
             for n, x in zip(self._drawn, unroll.rows[t], strict=True):
                 values[n] = x
@@ -100,13 +100,13 @@ class Staged:
 
 
 def _run(steps: list[Step], values: list[Any]) -> None:
-    with np.errstate(all="ignore"):  # infinities and nan come and go unremarked, as they do in JAX
+    with np.errstate(all="ignore"):  # infinities and nan raise no warnings, as in JAX
         for step in steps:
             step(values)
 
 
 def _parts(equations: Sequence[Equation], of: dict[int, int]) -> list[list[Equation]]:
-    """Sort equations by what they depend on; `of` tells it of values, and learns it of those that are made."""
+    """Sort equations by their kind; `of` has the kinds of the inputs, and gets those of all other values."""
     parts: list[list[Equation]] = [[], [], [], []]
     for equation in equations:
         kinds = {of.get(v.number, CONSTANT) for v in equation.inputs} - {CONSTANT}
@@ -124,7 +124,7 @@ def _drawing(
     index: int,
     count: int,
 ) -> Any:
-    """Compile what depends on keys, for all steps at once: keys -> a list of arrays [count, ...]."""
+    """Compile what depends on keys, for all steps at once: keys -> list of arrays [count, ...]."""
 
     def one(t: jax.Array, *given: jax.Array) -> list[Any]:
         known = {**constants, **dict(zip(keys, given, strict=True)), index: t}

@@ -1,1 +1,1 @@
-"""Running a loop over steps so that acting and stepping overlap."""
+"""Loops in slices that advance in turn, so that acting and stepping overlap."""

@@ -1,4 +1,4 @@
-"""Slots in parts: some of their groups taken out, parts put together again, iterations stacked."""
+"""Slices of slots by groups, merged slices, and stacks of iterations."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from tessera.envs.base import HostVector
 from tessera.program.nodes import SLOTS
 
 
-def cut_out(slot: str, value: Any, cut: slice) -> Any:
-    """Some of a slot's groups; what does not lie in groups is everybody's."""
+def slice_groups(slot: str, value: Any, groups: slice) -> Any:
+    """Some groups of a slot; a slot without groups is the same for every slice."""
     known = SLOTS[slot]
     if known.layout != "groups" or isinstance(value, HostVector):
         return value
-    return jax.tree.map(lambda x: x[(slice(None),) * known.axis + (cut,)], value)
+    return jax.tree.map(lambda x: x[(slice(None),) * known.axis + (groups,)], value)
 
 
-def whole(slot: str, values: list[Any]) -> Any:
-    """A slot from its parts."""
+def merge_groups(slot: str, slices: list[Any]) -> Any:
+    """A slot with all groups, from its slices."""
     known = SLOTS.get(slot)
-    return joined(values, known.axis) if known is not None and known.layout == "groups" else values[0]
+    return concatenate_trees(slices, known.axis) if known is not None and known.layout == "groups" else slices[0]
 
 
-def joined(values: list[Any], axis: int) -> Any:
-    """Join trees along an axis, on the host where they are on the host."""
-    if len(values) == 1:
-        return values[0]
+def concatenate_trees(trees: list[Any], axis: int) -> Any:
+    """Concatenate trees along an axis; NumPy arrays stay on the host."""
+    if len(trees) == 1:
+        return trees[0]
 
     def leaf(*xs: Any) -> Any:
         on_host = all(isinstance(x, np.ndarray) for x in xs)
         return np.concatenate(xs, axis) if on_host else jnp.concatenate(xs, axis)
 
-    return jax.tree.map(leaf, *values)
+    return jax.tree.map(leaf, *trees)
 
 
-def stack(values: list[Any], axis: int = 0) -> Any:
-    """Stack trees on a new axis, on the host where they are on the host already."""
+def stack_trees(trees: list[Any], axis: int = 0) -> Any:
+    """Stack trees on a new axis; NumPy arrays stay on the host."""
 
     def leaf(*xs: Any) -> Any:
         return np.stack(xs, axis) if isinstance(xs[0], np.ndarray | np.generic) else jnp.stack(xs, axis)
 
-    return jax.tree.map(leaf, *values)
+    return jax.tree.map(leaf, *trees)

@@ -1,4 +1,4 @@
-"""Timelines: what a trace of a run shows, and what of it survives a kill."""
+"""Traces: what the trace of a run shows, and what of it survives a kill."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tessera import A2C, train
-from tessera.engines.driver.pool import kept
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.replica import trace as tracer
 from tessera.engines.replica.trace import TraceWriter, activity, clear_traces, merge_traces, part_file
 from tessera.program.nodes import HOST, WIRING, Every, Op, Recv, Repeat, Segment, Send
@@ -33,7 +32,7 @@ def traced(folder: Path, policy: str, env: str = "gymnasium:CartPole-v1", **opti
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> Iterator[None]:
-    with kept():
+    with keep_processes():
         yield
 
 
@@ -51,17 +50,17 @@ def titles(events: list[Event]) -> dict[int, str]:
     return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
 
 
-def names(events: list[Event], who: str) -> set[str]:
-    return {e["name"] for e in events if e["ph"] == "X" and titles(events)[e["pid"]].startswith(who)}
+def names(events: list[Event], title: str) -> set[str]:
+    return {e["name"] for e in events if e["ph"] == "X" and titles(events)[e["pid"]].startswith(title)}
 
 
-def spans(events: list[Event], who: str, *does: str) -> list[tuple[float, float]]:
+def spans(events: list[Event], title: str, *does: str) -> list[tuple[float, float]]:
     """When replicas did something of a kind: (begin, end) in seconds."""
     called = titles(events)
     return [
         (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
         for e in events
-        if e["ph"] == "X" and called[e["pid"]].startswith(who) and any(d in e["name"].split("+") for d in does)
+        if e["ph"] == "X" and called[e["pid"]].startswith(title) and any(d in e["name"].split("+") for d in does)
     ]
 
 
@@ -105,7 +104,7 @@ def test_times_are_microseconds_from_the_first_span_on(in_step: list[Event]) -> 
     assert 100 < stepping < 4e6
 
 
-def test_under_sync_nobody_acts_while_the_learner_learns(in_step: list[Event]) -> None:
+def test_under_sync_no_actor_acts_while_the_learner_learns(in_step: list[Event]) -> None:
     assert share(in_step, "acting", "stepping") < 0.01
     assert share(in_step, "waiting") > 0.2
 
@@ -156,10 +155,9 @@ def written(path: Path) -> list[Event]:
     return json.loads(path.read_text())["traceEvents"]
 
 
-def test_neighbours_of_one_kind_are_one_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_of_one_kind_are_one_span(tmp_path: Path) -> None:
     clock = itertools.count(100.0, 10e-6)  # each look at it takes ten microseconds
-    monkeypatch.setattr(tracer, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    line = TraceWriter(str(tmp_path / "t"), 0, "env+act/0")
+    line = TraceWriter(str(tmp_path / "t"), 0, "env+act/0", clock=lambda: next(clock))
     step, wire, wait = op("env"), op("act", WIRING), Recv("acting", 0)
     now = next(clock)
     for node in (step, wire, step):
@@ -192,7 +190,7 @@ def test_a_kill_loses_the_last_spans_only_and_a_newcomer_goes_on_in_the_same_row
     newcomer.close()
     events = written(path)
     assert titles(events) == {3: "env+act/3"}
-    assert len([e for e in events if e["ph"] == "M"]) == 2  # who it is, and where its row is
+    assert len([e for e in events if e["ph"] == "M"]) == 2  # its title, and the place of its row
     assert [e["name"] for e in events if e["ph"] == "X"] == ["acting", "stepping", "acting", "learning"]
 
 

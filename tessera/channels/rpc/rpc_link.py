@@ -1,0 +1,293 @@
+"""Links between processes of different machines: messages go to each reader, and credits come back.
+
+Both ends keep the messages in flight and the last one that was taken. So after a death the linked replicas still know
+how far the dead one had come, and hand that to its successor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from tessera.channels.link import HERE, LinkSpec, Message
+from tessera.channels.rpc.wire import LinkName, MessageHeader
+from tessera.channels.shared_memory import Layout
+
+
+class Payload(Protocol):
+    """The bytes of one message, wherever they are."""
+
+    def read(self) -> np.ndarray:
+        """Get the bytes."""
+
+    def local(self) -> np.ndarray | None:
+        """Get the bytes if they are in this process."""
+
+
+@dataclass
+class LocalPayload:
+    """Bytes in this process."""
+
+    content: np.ndarray
+
+    def read(self) -> np.ndarray:
+        """Get the bytes."""
+        return self.content
+
+    def local(self) -> np.ndarray | None:
+        """Get the bytes."""
+        return self.content
+
+
+class MessageSender(Protocol):
+    """Sends to other places. No call blocks, and what goes to a dead place is lost."""
+
+    def make_payload(self, content: np.ndarray) -> Payload:
+        """Prepare bytes for sending."""
+
+    def send_message(self, place: int, header: MessageHeader, payload: Payload) -> None:
+        """Send a message now."""
+
+    def schedule_newest(self, place: int, link: LinkName, reader: int) -> None:
+        """Send a reader the newest message of a register, now or soon; `take_newest_for` then gives it."""
+
+    def schedule_credit(self, place: int, link: LinkName, reader: int, taken: int) -> None:
+        """Send a writer the number of messages that a reader has released, now or soon."""
+
+    def process_replies(self) -> None:
+        """Pass replies that have arrived to their links."""
+
+
+@dataclass
+class LinkState:
+    """What one end of a link knows, for a successor at the other end."""
+
+    sent: int
+    taken: list[int]
+    messages: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
+    """Number -> bytes and version."""
+
+
+class RpcLink:
+    """This process's end of a link, or both ends.
+
+    Two threads use it: the replica's thread calls the methods of `Link`, the thread that receives packets the others.
+    """
+
+    borrowed = True  # what arrived may be in read-only memory
+
+    def __init__(
+        self,
+        name: LinkName,
+        spec: LinkSpec,
+        place: int,
+        sender: MessageSender,
+        wake: Callable[[], None],
+        presence: Callable[[int], int],
+    ) -> None:
+        """`wake` makes the replica look again; `presence` says whether a replica takes part."""
+        self.name, self.spec, self.like, self.capacity = name, spec, spec.like, spec.capacity
+        self._structure: Any = jax.tree.structure(spec.like)
+        self._layout = Layout.of(jax.tree.leaves(spec.like))
+        self._place, self._register, self._sender = place, spec.register, sender
+        self._wake, self._presence = wake, presence
+        self._remote_readers = [r for r, p in enumerate(spec.readers) if p != place] if spec.writer == place else []
+        self._local_readers = [r for r, p in enumerate(spec.readers) if p == place]
+        self.sent = 0
+        self._taken = [0] * len(spec.readers)
+        self._dispatched = [0] * len(spec.readers)
+        """Of a register: for each reader, one more than the number of the last message sent to it."""
+        self._first = [0] * len(spec.readers)
+        """For each reader, the message from which on it gets all; it was absent before."""
+        self._messages: dict[int, tuple[Payload, int]] = {}
+        self._early: dict[int, tuple[Payload, int]] = {}
+        """Messages that overtook others."""
+        self._lock = threading.RLock()
+
+    # The replica's thread calls these.
+
+    def can_send(self) -> bool:
+        """Whether one more message may be sent."""
+        if self._register:
+            return True
+        self._sender.process_replies()
+        return self.spec.can_send(self.sent, self._taken.__getitem__, self._presence)
+
+    def away(self) -> bool:
+        """Whether the writer does not take part for now."""
+        return self._presence(self.spec.writer) != HERE
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+        content = np.empty(self._layout.nbytes, np.uint8)  # one array, which costs Ray less time than many
+        leaves = jax.device_get(self._structure.flatten_up_to(value))
+        for view, leaf in zip(self._layout.views_in(content), leaves, strict=True):
+            view[...] = leaf
+        payload = self._sender.make_payload(content) if self._remote_readers else LocalPayload(content)
+        with self._lock:
+            self._messages[self.sent] = (LocalPayload(content) if self._local_readers else payload, version)
+            self.sent += 1
+            if not self._register:
+                self._send_to_remote_readers(version, payload)
+            self._prune()
+        self._schedule_newest()
+
+    def waiting(self, reader: int) -> int:
+        """Messages that a reader has not taken yet."""
+        self._sender.process_replies()
+        with self._lock:
+            return self.sent - self._taken[reader]
+
+    def taken(self, reader: int) -> int:
+        """Messages that a reader has released."""
+        return self._taken[reader]
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """The next message of a reader, or a later one; it must have arrived."""
+        with self._lock:
+            payload, version = self._messages[self._taken[reader] + ahead]
+        return Message(self._value(payload), version)
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Give messages back to the writer."""
+        with self._lock:
+            self._taken[reader] += count
+            self._prune()
+        if self.spec.writer != self._place:
+            self._sender.schedule_credit(self.spec.writer, self.name, reader, self._taken[reader])
+
+    def skip(self, reader: int) -> None:
+        """Release everything that has arrived."""
+        with self._lock:
+            self.release(reader, self.waiting(reader))
+
+    def newest(self) -> Message | None:
+        """The newest message, if there ever was one."""
+        self._sender.process_replies()
+        with self._lock:
+            message = self._messages.get(self.sent - 1)
+        return None if message is None else Message(self._value(message[0]), message[1])
+
+    def at(self, number: int) -> Any:
+        """The message with this number; None if it is no longer kept."""
+        with self._lock:
+            message = self._messages.get(number)
+        return None if message is None else self._value(message[0])
+
+    # The thread that receives packets calls these, and so does the replica's while it processes replies.
+
+    def receive(self, header: MessageHeader, content: np.ndarray) -> None:
+        """Keep a message that was sent here."""
+        _, number, version, first = header
+        with self._lock:
+            if self._register:
+                if number >= self.sent:
+                    self._messages = {number: (LocalPayload(content), version)}
+                    self.sent = number + 1
+            elif number >= self.sent:
+                if first > self.sent:
+                    self._jump_to(first)
+                self._early[number] = (LocalPayload(content), version)
+                while self.sent in self._early:
+                    self._messages[self.sent] = self._early.pop(self.sent)
+                    self.sent += 1
+        if self._register:
+            for reader in self._local_readers:
+                self._sender.schedule_credit(self.spec.writer, self.name, reader, number + 1)
+        self._wake()
+
+    def receive_credit(self, reader: int, taken: int) -> None:
+        """Note what a reader has released; a reader of a register has received this much and may get the newest."""
+        with self._lock:
+            self._taken[reader] = max(self._taken[reader], taken)
+            self._prune()
+        self._schedule_newest()
+        self._wake()
+
+    def take_newest_for(self, reader: int) -> tuple[MessageHeader, Payload] | None:
+        """The newest message of a register, to be sent now; None if the reader has it or has yet to confirm another."""
+        with self._lock:
+            if not self._needs_newest(reader):
+                return None
+            payload, version = self._messages[self.sent - 1]
+            self._dispatched[reader] = self.sent
+            return MessageHeader(self.name, self.sent - 1, version, 0), payload
+
+    def state_for_successor(self, place: int) -> LinkState:
+        """What this end knows, for a successor at the other end; the successor then has all of it."""
+        with self._lock:
+            for reader, reader_place in enumerate(self.spec.readers):
+                if reader_place == place and self._register and self.spec.writer == self._place:
+                    self._dispatched[reader] = self._taken[reader] = self.sent
+            messages = {n: (payload.read(), version) for n, (payload, version) in self._messages.items()}
+            return LinkState(self.sent, list(self._taken), messages)
+
+    def restore_state(self, states: dict[int, LinkState]) -> None:
+        """Continue where the predecessor stopped; `states` has what the other ends know, by place."""
+        with self._lock:
+            self.sent = max((s.sent for s in states.values()), default=0)
+            for place, state in states.items():
+                self._messages |= {n: (LocalPayload(content), v) for n, (content, v) in state.messages.items()}
+                for r, reader_place in enumerate(self.spec.readers):
+                    if place in (reader_place, self.spec.writer):
+                        self._taken[r] = state.taken[r]
+            for r in self._remote_readers:
+                state_there = states.get(self.spec.readers[r])
+                self._dispatched[r] = self._taken[r] = self.sent if self._register else self._taken[r]
+                if state_there is not None and not self._register:
+                    self._resend(r, state_there.sent)
+            self._prune()
+
+    def _resend(self, reader: int, received: int) -> None:
+        """Send a reader what it lacks: the predecessor died before it had sent this to all readers."""
+        unsent = range(received, self.sent)
+        self._first[reader] = max((n + 1 for n in unsent if n not in self._messages), default=0)
+        self._taken[reader] = max(self._taken[reader], self._first[reader])
+        for number in range(max(received, self._first[reader]), self.sent):
+            payload, version = self._messages[number]
+            self._send(reader, number, version, payload)
+
+    def _value(self, payload: Payload) -> Any:
+        return self._structure.unflatten(self._layout.views_in(payload.read()))
+
+    def _jump_to(self, first: int) -> None:
+        """Continue with a later message; unread ones keep their order, as if they had been sent just before it."""
+        by = first - self.sent
+        self._messages = {n + by: message for n, message in self._messages.items()}
+        self._early = {n: message for n, message in self._early.items() if n >= first}
+        for reader in self._local_readers:
+            self._taken[reader] += by
+        self.sent = first
+
+    def _needs_newest(self, reader: int) -> bool:
+        return self._taken[reader] >= self._dispatched[reader] and self._dispatched[reader] < self.sent
+
+    def _schedule_newest(self) -> None:
+        """Have the newest of a register sent. Call it without the lock: a packet may lock other links too."""
+        for reader in self._remote_readers if self._register else []:
+            if self._needs_newest(reader):
+                self._sender.schedule_newest(self.spec.readers[reader], self.name, reader)
+
+    def _send_to_remote_readers(self, version: int, payload: Payload) -> None:
+        present = self.spec.waited_for(self._presence)
+        for reader in self._remote_readers:
+            if reader in present:
+                self._send(reader, self.sent - 1, version, payload)
+            else:  # nothing is in flight to an absent reader, however long it is absent
+                self._first[reader] = self._taken[reader] = self.sent
+
+    def _send(self, reader: int, number: int, version: int, payload: Payload) -> None:
+        header = MessageHeader(self.name, number, version, self._first[reader])
+        self._sender.send_message(self.spec.readers[reader], header, payload)
+
+    def _prune(self) -> None:
+        """Drop messages that no end needs: all before the last one taken."""
+        readers = range(len(self._taken)) if self.spec.writer == self._place else self._local_readers
+        first = self.sent - 1 if self._register else min((self._taken[r] for r in readers), default=self.sent) - 1
+        for number in [n for n in self._messages if n < first]:
+            del self._messages[number]

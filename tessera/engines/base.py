@@ -1,0 +1,83 @@
+"""What an engine is: all that the run loop needs to know of whatever runs a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tessera.algorithms.contract import State
+from tessera.engines.replica.reports import Reports
+from tessera.errors import RunFailed, TesseraError
+from tessera.graph.plan import Plan
+from tessera.program.accounting import Tally
+
+Snapshot = dict[str, Any]
+"""Every persistent slot, whole, whatever the number of replicas."""
+
+
+class Interrupted(Exception):
+    """A replica died that cannot be replaced alone: the run has to go back to its last checkpoint."""
+
+
+class RestartsSpent(RunFailed):
+    """Replicas died more often than the budget of restarts allows."""
+
+
+class NoCapacity(TesseraError):
+    """There is no room for a plan."""
+
+    def __init__(self, text: str, fragment: int) -> None:
+        """`fragment` is the one of which a replica finds no place."""
+        super().__init__(text)
+        self.fragment = fragment
+
+
+class Engine(Protocol):
+    """Runs a plan. `advance` and all that talks to replicas may raise `Interrupted` or `RestartsSpent`."""
+
+    plan: Plan
+    """What runs; `rebuild` may replace it by one with fewer replicas."""
+
+    @property
+    def restarts(self) -> int:
+        """Replicas that were started again, over the whole run."""
+
+    @property
+    def pending(self) -> int:
+        """Updates that were begun ahead and not reported yet."""
+
+    @property
+    def params_like(self) -> Any:
+        """Params, in shape."""
+
+    def start(self) -> Tally | None:
+        """Reset the environments and fill the store; what was played meanwhile, if anything was."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot instead of a start; host environments start new episodes."""
+
+    def advance(self, count: int, ahead: int = 0) -> Reports:
+        """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
+
+    def state(self) -> State:
+        """The learner's state."""
+
+    def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> Snapshot:
+        """All persistent slots (or only `slots`, or without `leave`), whole. Host environments are left out."""
+
+    def template(self) -> Snapshot:
+        """A snapshot like this engine's, all zeros."""
+
+    def rebuild(self) -> None:
+        """Begin again after `Interrupted`, with fewer replicas if there is no longer room for all."""
+
+    def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
+        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
+
+    def status(self) -> list[tuple[str, str, int]]:
+        """What every replica is doing: title, state, updates made."""
+
+    def processes(self) -> dict[str, int]:
+        """Title -> process of every replica that has one of its own."""
+
+    def close(self) -> None:
+        """End every process and give everything back."""

@@ -1,0 +1,441 @@
+"""The one training program of all algorithms, environments and policies. Fragments are its projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tessera.algorithms.contract import Algorithm, State, Transition, View
+from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
+from tessera.errors import EnvironmentFailed, TesseraError
+from tessera.maths.codec import threshold_code
+from tessera.maths.shuffle import permutation
+from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
+from tessera.program.exchange import (
+    SoloGradient,
+    Tensors,
+    adopt_updates,
+    change_since,
+    exchanged_parts,
+    gradient_values,
+)
+from tessera.program.keys import derive, derive_each
+from tessera.program.minibatches import flat_rows, pick, rows_per_group
+from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
+
+
+class Learned(NamedTuple):
+    """Metrics of one update: means over its gradients, and the first gradient at which each was not finite."""
+
+    mean: Any
+    broken_at: Any
+    lag_mean: Any
+    """Updates between the params that samples were made with and those that learn from them."""
+    lag_max: Any
+
+
+class Guard(NamedTuple):
+    """Squared sums of one update, per tensor: not finite where something broke."""
+
+    gradients: Any
+    broken_at: Any
+    """The first gradient of the update that was not finite, for each tensor."""
+    params: Any
+
+
+def published(state: State) -> View:
+    """The part of the state that `grad` reads."""
+    return View(state.params, state.target, state.statistics, state.clock)
+
+
+def acting(view: View) -> View:
+    """The part of the view that `act` reads."""
+    return view._replace(target=())
+
+
+def over_envs(function: Callable[..., Any], *, time: bool = False) -> Callable[..., Any]:
+    """Vectorise a function of one environment over [groups, environments]; second argument [groups, time, ...]."""
+    if not time:
+        return _flattened(jax.vmap(function))
+    # a group is time-major, [T, n], in and out, so nothing is transposed
+    return jax.vmap(jax.vmap(function, in_axes=(0, 1), out_axes=(1, 0)))
+
+
+def _flattened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a function of [environments, ...] with [groups, environments, ...]: one long axis makes faster loops."""
+
+    def call(*values: Any) -> Any:
+        groups, size = jax.tree.leaves(values)[0].shape[:2]
+        out = function(*jax.tree.map(lambda x: x.reshape(groups * size, *x.shape[2:]), values))
+        return jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), out)
+
+    return call
+
+
+@dataclass(frozen=True)
+class Training:
+    """Builds the program of a bound algorithm and an environment, which is the same for every policy."""
+
+    algorithm: Algorithm
+    env: Environment
+    groups: int
+    lag: int = 0
+    """Updates by which the params of `act` lag within a fragment; if params cross a channel, the channel lags."""
+    greedy: bool = False
+    """Act without exploring, for evaluation."""
+    solo: bool = False
+    """Apply each gradient alone and not in a mean, so that it brings its own norm."""
+    threshold: float = 0.0
+    """Gradients are sent as plus or minus this, or nothing; the rest is kept for later. 0: they are sent unchanged."""
+    exchange: str = ""
+    """How peers join their updates: mean, shared, or empty for not at all."""
+    every: int = 1
+    """Updates between two exchanges."""
+    carries: str = "state"
+    """What peers exchange: state or params."""
+
+    def start(self) -> tuple[Node, ...]:
+        """The program that runs once, before the first update."""
+        warmup = self.algorithm.schedule.warmup
+        fill = (Repeat("w", warmup, self.collect(), {"report_env": "report_env"}),) if warmup else ()
+        return (self._reset(), *fill)
+
+    def updates(self) -> tuple[Node, ...]:
+        """The program of the updates, as many as the engine says."""
+        before, after = self._peers()
+        body = (*before, *self.collect(), self.learn(), *after, *self.publish())
+        reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
+        return (Repeat("u", None, body, reports),)
+
+    def play(self, steps: int) -> tuple[Node, ...]:
+        """Play a number of steps and keep the account of each, for evaluation."""
+        return (*self._keys(steps), Repeat("t", steps, self._step_nodes(), {"episode_step": "episode_steps"}))
+
+    def collect(self) -> tuple[Node, ...]:
+        """One unroll of every environment, or several rounds of unrolls, into the store."""
+        algorithm, s = self.algorithm, self.algorithm.schedule
+
+        def ready(view: View, memory: Any, root: jax.Array, clock: jax.Array) -> tuple[Any]:
+            key = derive(root, "ready", clock)
+            return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
+
+        def digest(view: View, memory: Any, trajectory: Transition) -> tuple[Any, Any]:
+            version = jnp.broadcast_to(view.clock.applies, trajectory.truncated.shape)
+            function = over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)
+            experience, memory = function(memory, trajectory._replace(version=version))
+            rows = jax.tree.leaves(experience.rows)[0].shape[:3]
+            if experience.version is None and rows == version.shape:
+                experience = experience._replace(version=version)
+            return experience, memory
+
+        def gather(harvests: Any) -> tuple[Any]:
+            return (jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), harvests),)
+
+        store = algorithm.store.split(self.groups)
+        begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
+        if type(algorithm).ready is not Algorithm.ready:
+            begin += (Op("act", ready, ("acting", "memory", "root", "act_clock"), ("memory",)),)
+        steps = (*self._step_nodes(), *self._record())
+        unroll: tuple[Node, ...] = (
+            *begin,
+            *self._keys(s.unroll),
+            Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
+        )
+        once = "experience" if s.rounds == 1 else "harvest"
+        digested = Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory"))
+        if s.rounds > 1:
+            unroll = (Repeat("r", s.rounds, (*unroll, digested), {"harvest": "harvests"}),)
+            digested = Op("act", gather, ("harvests",), ("experience",))
+        return (
+            Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
+            *unroll,
+            Op("env", partial(total, steps=s.steps), ("tally",), ("report_env",)),
+            digested,
+            Op("store", lambda b, e: (jax.vmap(store.put)(b, e),), ("buffer", "experience"), ("buffer",))
+            if store.persistent
+            else Op("store", lambda e: (store.put((), e),), ("experience",), ("handed",), WIRING),
+        )
+
+    def learn(self) -> Repeat:
+        """Draws, epochs and minibatches: from the store to new params."""
+        algorithm, s = self.algorithm, self.algorithm.schedule
+        store = algorithm.store.split(self.groups)
+        if store.prioritised and s.epochs * s.minibatches > 1:
+            raise TesseraError(
+                f"{algorithm.name}: a prioritised store needs 1 epoch and 1 minibatch per draw, not {s.epochs} and "
+                f"{s.minibatches}: priorities are updated once per draw (raise `draws` instead)"
+            )
+
+        def sample(buffer: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any, Any]:
+            return jax.vmap(store.sample)(buffer, derive_each(root, "sample", clock, ids)), clock + 1
+
+        def prepare(view: View, samples: Any) -> tuple[Any, Any]:
+            return jax.vmap(lambda x: algorithm.prepare(view, x))(samples)
+
+        def shuffle(batch: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any]:
+            rows = rows_per_group(batch, s.minibatches, algorithm.name)
+            order = jax.vmap(lambda k: permutation(k, rows))(derive_each(root, "shuffle", clock, ids))
+            return (order.reshape(order.shape[0], s.minibatches, -1),)
+
+        def lags(view: View, samples: Any) -> tuple[Any]:
+            version = jnp.zeros((), jnp.int32) if samples.version is None else samples.version
+            behind = (view.clock.applies - version) / s.applies
+            return (jnp.stack([behind.mean(), behind.max()]),)
+
+        def absorb(state: State, summary: Any) -> tuple[State]:
+            return (algorithm.absorb(state, summary.summary if self.solo else summary),)
+
+        epoch: tuple[Node, ...] = (
+            Repeat("m", s.minibatches, self._minibatch(), {"metrics": "metrics_m", "squares": "squares_m"}),
+        )
+        if s.minibatches > 1:
+            epoch = (Op("grad", shuffle, ("batch", "root", "group_ids", "grad_clock"), ("order",)), *epoch)
+        absorbing: tuple[Node, ...] = ()
+        if algorithm.absorbs:
+            source = "gradients" if self.solo else "summary"
+            absorbing = (Op("apply", absorb, ("state", source), ("state",)), self._view())
+        buffer = "buffer" if store.persistent else "handed"
+        body = (
+            Op("store", sample, (buffer, "root", "group_ids", "store_clock"), ("samples", "store_clock")),
+            Op("grad", lags, ("view", "samples"), ("lags",)),
+            Op("grad", prepare, ("view", "samples"), ("batch", "summary")),
+            Repeat("e", s.epochs, epoch, {"metrics_m": "metrics_e", "squares_m": "squares_e"}),
+            *absorbing,
+        )
+        stacks = {"metrics_e": "metrics_d", "squares_e": "squares_d", "lags": "lags_d"}
+        return Repeat("d", s.draws, body, stacks)
+
+    def publish(self) -> tuple[Node, ...]:
+        """The end of an update: params for `act`, and reports for the driver."""
+
+        def report(metrics: Any, lags: jax.Array) -> tuple[Learned]:
+            broken_at = jax.tree.map(lambda x: first_broken(x.reshape(-1)), metrics)
+            return (Learned(jax.tree.map(jnp.mean, metrics), broken_at, lags[:, 0].mean(), lags[:, 1].max()),)
+
+        def guard(state: State, squares: jax.Array, tensors: Any) -> tuple[Guard]:
+            squares = squares.reshape(-1, squares.shape[-1])
+            return (Guard(squares.sum(0), first_broken(squares), squared_sums(state.params, tensors)),)
+
+        def deliver(view: View, queue: tuple[View, ...]) -> tuple[View, tuple[View, ...]]:
+            return queue[0], (*queue[1:], view)
+
+        reports = (
+            Op("grad", report, ("metrics_d", "lags_d"), ("report_grad",)),
+            Op("apply", guard, ("state", "squares_d", "tensors"), ("report_apply",)),
+        )
+        fresh = "published" if self.lag else "acting"
+        nodes = (*reports, Op("apply", lambda view: (acting(view),), ("view",), (fresh,), floating=True))
+        if not self.lag:
+            return nodes
+        return (*nodes, Op("act", deliver, ("published", "acting_queue"), ("acting", "acting_queue"), WIRING))
+
+    def _peers(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """Nodes before and after learning that join the params of peers, where each has its own."""
+        carries = self.carries
+        if not self.exchange:
+            return (), ()
+
+        def adopt(state: State, updates: Any) -> tuple[State]:
+            return (adopt_updates(state, updates, carries),)
+
+        taking = Op("apply", adopt, ("state", "updates"), ("state",))
+        if self.exchange == "shared":  # peers add to one memory by how much this update moved their state
+            begin = Op("apply", lambda state: (exchanged_parts(state, carries),), ("state",), ("base",))
+            offer = Op(
+                "apply", lambda state, base: (change_since(state, base, carries),), ("state", "base"), ("updates",)
+            )
+            return (begin,), (offer, taking)
+        offer = Op("apply", lambda state: (exchanged_parts(state, carries, target=True),), ("state",), ("updates",))
+        if self.every == 1:
+            return (), (offer, taking)
+        tick = Op("apply", lambda clock: (np.int32(clock + 1),), ("update_clock",), ("update_clock",), HOST)
+        return (), (tick, Every(self.every, (offer, taking)))
+
+    def _step_nodes(self) -> tuple[Node, ...]:
+        algorithm = self.algorithm
+
+        def observe(timesteps: Timestep) -> tuple[Timestep]:
+            return (timesteps._replace(final=None),)
+
+        def act(view: View, memory: Any, seen: Timestep, keys: jax.Array, t: Any) -> tuple[Any, ...]:
+            if self.greedy:
+                return *over_envs(lambda *x: algorithm.greedy(view, *x))(memory, seen, keys[t]), ()
+            return over_envs(lambda *x: algorithm.act(view, *x))(memory, seen, keys[t])
+
+        reads = ("acting", "memory", "observed", "act_keys", "t")
+        return (
+            Op("act", observe, ("timesteps",), ("observed",), WIRING),
+            Op("act", act, reads, ("actions", "memory", "extras")),
+            self._step(),
+        )
+
+    def _record(self) -> tuple[Node, ...]:
+        def record(seen: Timestep, action: Any, extras: Any, then: Timestep) -> tuple[Transition]:
+            end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
+            return (Transition(seen.observation, action, extras, *end, alive=then.alive),)
+
+        counted = count if self._kind == HOST else _flattened(count)
+        return (
+            Op("env", counted, ("tally", "episode_step"), ("tally",), self._kind),
+            Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
+        )
+
+    @property
+    def _masks(self) -> bool:
+        """Whether some steps do not count."""
+        return isinstance(self.env, HostEnvironment) and self.env.masks
+
+    @property
+    def _kind(self) -> str:
+        """How Ops of `env` run."""
+        return HOST if isinstance(self.env, HostEnvironment) else TRACED
+
+    def _keys(self, steps: int) -> tuple[Node, ...]:
+        """Derive the keys of all steps of an unroll, [T, G, n], at once: a hash within the loop costs far more."""
+
+        def derive_steps(root: Any, purpose: str, clock: Any, ids: Any) -> jax.Array:
+            return jax.vmap(lambda t: derive_each(root, purpose, clock + t, ids))(jnp.arange(steps, dtype=jnp.int32))
+
+        def act_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
+            return derive_steps(root, "act", clock, ids), clock + np.int32(steps)
+
+        def env_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
+            keys = derive_steps(root, "env", clock, ids)
+            both = jax.vmap(jax.random.split)(keys.reshape(-1)).reshape(*keys.shape, 2)
+            return both, clock + np.int32(steps)
+
+        nodes: tuple[Node, ...] = (Op("act", act_keys, ("root", "ids", "act_clock"), ("act_keys", "act_clock")),)
+        if not isinstance(self.env, HostEnvironment):
+            nodes += (Op("env", env_keys, ("root", "ids", "env_clock"), ("env_keys", "env_clock")),)
+        return nodes
+
+    def _reset(self) -> Op:
+        env = self.env
+        if isinstance(env, HostEnvironment):
+
+            def host_reset(vector: Any) -> tuple[Any, ...]:
+                timestep = _call_environment(env, "reset", vector.reset)
+                return vector, timestep, no_episode(timestep, np)
+
+            return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
+
+        def reset(root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
+            state, observation = over_envs(env.reset)(derive_each(root, "reset", clock, ids))
+            nothing = jnp.zeros(ids.shape, bool)
+            agents = (env.spec.agents,) if env.spec.agents else ()
+            reward = jnp.zeros((*ids.shape, *agents), jnp.result_type(float))
+            timestep = Timestep(observation, reward, nothing, nothing, observation, alive=over_envs(env.alive)(state))
+            return state, timestep, no_episode(timestep, jnp)
+
+        return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode"))
+
+    def _step(self) -> Op:
+        env, bound = self.env, bounded(self.env)
+        writes = ("env_state", "timesteps", "episode", "episode_step")
+        if isinstance(env, HostEnvironment):
+
+            def host_step(vector: Any, actions: Any, episode: Episode) -> tuple[Any, ...]:
+                timestep = _call_environment(env, "step", vector.step, bound(np.asarray(actions), np))
+                return vector, timestep, *account(episode, timestep, np)
+
+            return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
+
+        def one(state: Any, action: Any, keys: jax.Array) -> tuple[Any, Timestep]:
+            key_step, key_reset = keys[0], keys[1]
+            state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
+            over = terminated | truncated
+            fresh, first = env.restart(state, key_reset)
+            state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
+            return state, Timestep(observation, reward, terminated, truncated, final, alive=env.alive(state))
+
+        def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
+            state, timestep = over_envs(one)(state, actions, keys[t])
+            return state, timestep, *_flattened(partial(account, xp=jnp))(episode, timestep)
+
+        return Op("env", step, ("env_state", "actions", "episode", "env_keys", "t"), writes)
+
+    def _view(self) -> Op:
+        return Op("apply", lambda state: (published(state),), ("state",), ("view",))
+
+    def _minibatch(self) -> tuple[Node, ...]:
+        algorithm, s = self.algorithm, self.algorithm.schedule
+        store = algorithm.store.split(self.groups)
+
+        def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *more: Any) -> tuple[Any, ...]:
+            picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
+            gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
+            kept: tuple[Any, ...] = ()
+            if self.threshold:  # clipped first, or the rest of one large gradient would be sent for a long time
+                gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
+                gradients, *rest = threshold_code(gradients, more[-1], self.threshold)
+                kept = tuple(rest)
+            if self.solo:
+                gradients = SoloGradient(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
+            return gradients, feedback.metrics, feedback.priorities, clock + 1, *kept
+
+        def address(samples: Any, rows: jax.Array) -> tuple[Any]:
+            return ((samples.index, rows.reshape(samples.index.shape)),)
+
+        def refresh(buffer: Any, priorities: Any) -> tuple[Any]:
+            return (jax.vmap(store.update)(buffer, *priorities),)
+
+        def squares(gradients: Any, tensors: Any) -> tuple[jax.Array]:
+            alone = isinstance(gradients, SoloGradient)
+            return (gradients.squares if alone else squared_sums(gradients, tensors),)
+
+        def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
+            state = algorithm.apply(state, gradient_values(gradients), jnp.sqrt(squares.sum()))
+            return (state._replace(clock=state.clock._replace(applies=state.clock.applies + 1)),)
+
+        feed: tuple[Node, ...] = ()
+        if store.prioritised:
+            feed = (
+                Op("grad", address, ("samples", "row_priorities"), ("priorities",)),
+                Op("store", refresh, ("buffer", "priorities"), ("buffer",)),
+            )
+        where = ("order", "m") if s.minibatches > 1 else ()
+        kept = ("residual",) if self.threshold else ()
+        reads = ("view", "batch", "summary", "root", "grad_clock", *where, *kept)
+        return (
+            Op("grad", gradient, reads, ("gradients", "metrics", "row_priorities", "grad_clock", *kept)),
+            *feed,
+            Op("apply", squares, ("gradients", "tensors"), ("squares",)),
+            Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
+            self._view(),
+        )
+
+
+def _call_environment(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:
+    """Call an environment; an exception in it becomes an error that names it."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise EnvironmentFailed(f"environment {env.name} raised {type(error).__name__} in {what}(): {error}") from error
+
+
+def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:
+    """Sum of squares of each tensor, [tensors]; for a flat range with its `tensors`, the part in that range."""
+    if isinstance(tensors, Tensors):
+        return jnp.zeros(tensors.names.shape, tree.dtype).at[tensors.ids].add(jnp.square(tree), mode="drop")
+    return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
+
+
+def first_broken(x: jax.Array) -> jax.Array:
+    """Index on the leading axis of the first entry that is not finite; the length of the axis if all are."""
+    finite = jnp.isfinite(x)
+    return jnp.where(finite.all(0), x.shape[0], jnp.argmin(finite, axis=0)).astype(jnp.int32)
+
+
+def bounded(env: Environment) -> Callable[[Any, Any], Any]:
+    """Make the function that clips actions to the bounds of the environment."""
+    actions = env.spec.actions
+    if not isinstance(actions, Box):
+        return lambda action, xp: action
+    low, high = actions.bounds()
+    return lambda action, xp: xp.clip(action, low, high)

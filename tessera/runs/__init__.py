@@ -1,0 +1,1 @@
+"""One run: its loop, its folder, checkpoints, metrics, display and guards."""

@@ -1,0 +1,445 @@
+"""One run from the first update to the summary: the loop that drives an engine, and what happens between updates."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from tessera.algorithms.contract import Algorithm, State
+from tessera.engines.base import Engine, Interrupted, RestartsSpent
+from tessera.engines.factory import make_engine
+from tessera.engines.ray_backend import cluster
+from tessera.engines.replica.replica import horizon
+from tessera.engines.replica.reports import Reports
+from tessera.engines.replica.snapshots import with_horizon, without_spare_peers
+from tessera.engines.replica.trace import clear_traces, merge_traces
+from tessera.envs.base import Environment
+from tessera.errors import RunFailed, TesseraError
+from tessera.evaluation.evaluator import Evaluation, Evaluator
+from tessera.evaluation.side_evaluator import SideEvaluator
+from tessera.graph.plan import Plan
+from tessera.graph.smaller_plans import same_steps
+from tessera.program.compile import CHUNK
+from tessera.program.training_program import published
+from tessera.runs import directory
+from tessera.runs.checkpoint import Checkpoints
+from tessera.runs.display import Display, Progress, number
+from tessera.runs.guards import stop_if_broken
+from tessera.runs.metrics import Meter, MetricsWriter
+from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.support.files import write_json
+
+CHUNK_SECONDS = 0.5
+"""How long the engine runs between checks of signals, metrics and checkpoints."""
+TARGET_CHECKS = 100
+"""How often in a run the target return is checked: at fixed updates, so that a run's end does not depend on speed."""
+EVALUATION_SEED = 1_000_003
+MAX_ROWS = 20_000
+"""Rows of metrics that are kept in memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is looked after; the arguments of `tessera.train` say what each means."""
+
+    started: float
+    checkpoint_every: float
+    keep: int
+    eval_episodes: int
+    evaluate_every: int = 0
+    trace: Path | None = None
+    timeout: float = 60.0
+    restarts: int = 20
+    checkpoint_replay: bool = True
+    address: str | None = None
+
+
+@dataclass
+class Run:
+    """One run, from the first update to the summary."""
+
+    algorithm: Algorithm
+    env: Environment
+    plan: Plan
+    config: dict[str, Any]
+    folder: Path | None
+    updates: int
+    target: float | None
+    display: Display
+    options: RunOptions
+    evaluator: Evaluator = field(init=False)
+    meter: Meter = field(default_factory=Meter)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    writer: MetricsWriter | None = None
+    checkpoints: Checkpoints | None = None
+    side_evaluator: SideEvaluator | None = None
+    processes: dict[str, int] = field(default_factory=dict)
+    begun: float = 0.0
+    """When the loop started, by the monotonic clock."""
+    startup_seconds: float = math.nan
+    speed: float = math.nan
+    seconds_to_target: float = math.nan
+    wall_before: float = 0.0
+    """Seconds of training before this process, for a resumed run."""
+
+    def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
+        """Train, evaluate, sum up: the final state and the summary."""
+        found = self._resume_point(resume)
+        self.display.begin(
+            f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
+            f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
+        )
+        if self.options.trace is not None:
+            clear_traces(self.options.trace)
+        options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
+        address = cluster.prepare(options.address) if self.plan.engine == "ray" else None
+        engine = make_engine(
+            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
+            timeout=options.timeout, restarts=options.restarts, note=self.display.note, trace=trace,
+            logs="" if self.folder is None else str(self.folder / "logs"),
+        )  # fmt: skip
+        self.evaluator = Evaluator(self.algorithm, self.env)
+        try:
+            with _signals() as caught:
+                if self.options.evaluate_every:
+                    self.side_evaluator = SideEvaluator(
+                        self.algorithm, self.env, self.options.eval_episodes, self.config["seed"], self.display.note
+                    )
+                self._begin(engine, found)
+                solved = self._loop(engine, caught)
+            if caught:
+                self._stop_on_signal(engine, caught[0])
+            return self._finish(engine, solved)
+        finally:
+            self.display.end()
+            engine.close()
+            for resource in (self.side_evaluator, self.writer, self.checkpoints):
+                if resource is not None:
+                    resource.close()
+            if self.options.trace is not None:
+                merge_traces(self.options.trace)
+
+    def _resume_point(self, resume: bool) -> int | None:
+        """The update to resume from; None to start from the beginning."""
+        if self.folder is None:
+            return None
+        if not resume:
+            directory.check_fresh(self.folder)
+            return None
+        directory.check_usable(self.folder)
+        if not (self.folder / "config.json").exists():
+            self.display.note(f"nothing to resume in {self.folder}: starting from the beginning")
+            return None
+        directory.check_same(self.folder, self.config)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
+        latest = self.checkpoints.latest()
+        where = "the beginning: no checkpoint was written yet" if latest is None else f"update {latest}"
+        self.display.note(f"resuming {self.folder} from {where}")
+        return latest
+
+    def _begin(self, engine: Engine, found: int | None) -> None:
+        """Start, or go on from a checkpoint; again if a replica is lost meanwhile."""
+        try:
+            self._try_begin(engine, found)
+        except Interrupted:
+            self._rebuild(engine, found)
+            self._begin(engine, found)
+
+    def _try_begin(self, engine: Engine, found: int | None) -> None:
+        self.meter = Meter()
+        if found is None:
+            played = engine.start()
+            if played is not None:
+                self.meter.count(played)
+            return
+        snapshot, meta = self._load(engine, found)
+        engine.restore(snapshot)
+        self.meter = Meter.from_json(meta["meter"])
+        self.wall_before = meta["wall_seconds"]
+
+    def _load(self, engine: Engine, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self.checkpoints is not None
+        arrays, meta = self.checkpoints.load(found)
+        if meta["algorithm"] != self.algorithm.name:
+            raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
+        like = engine.template()
+        arrays = without_spare_peers(arrays, like)
+        snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
+        return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
+
+    def _open_folder(self, found: int | None) -> None:
+        """Make the run folder, now that the first update has shown that the run works."""
+        if self.folder is None:
+            return
+        directory.begin(self.folder, self.config, self.plan.to_json())
+        self.writer = MetricsWriter(self.folder, resumed_at=found)
+        if self.checkpoints is None:
+            self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
+
+    def _loop(self, engine: Engine, caught: list[int]) -> bool:
+        """Run to the last update, the target or a signal; True if the target was reached."""
+        begun = self.begun = time.monotonic()
+        first_steps, first_done, saved, cost = 0, begun, begun, 0.0
+        check_every = max(1, self.updates // TARGET_CHECKS)
+        count, resumed = 1, self.meter.updates
+        opened = False
+        while self.meter.updates < self.updates and not caught:
+            before = time.monotonic()
+            saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
+            try:
+                reports = engine.advance(*self._stride(count, check_every, saving))
+                if not opened:
+                    self._open_folder(resumed)
+                    if self.checkpoints and self.options.checkpoint_replay:
+                        tell_size(self.algorithm, engine, self.display.note)
+                    opened = True
+                stop_if_broken(reports, engine, self.meter.updates, self.folder)
+                made = len(reports.tally.steps)
+                self.meter.count(reports.tally)
+                self.meter.updates += made
+                now = time.monotonic()
+                if math.isnan(self.startup_seconds):
+                    self.startup_seconds = time.time() - self.options.started
+                    first_steps, first_done = self.meter.env_steps, now
+                else:
+                    count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
+                speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+                self._report(reports, speed, now, engine)
+                if self._reached_target(check_every, engine):
+                    self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
+                    return True
+                self._offer_params(engine, made)
+                if saving:
+                    saved, cost = self._save(engine)
+            except Interrupted:
+                self._go_back(engine)
+            except RestartsSpent as spent:
+                self._give_up(engine, spent)
+        return False
+
+    def _stride(self, count: int, check_every: int, saving: bool) -> tuple[int, int]:
+        """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
+        end, stand = self.updates - self.meter.updates, check_every - self.meter.updates % check_every
+        count = min(count, end, stand)
+        ahead = min(count, (end if self.target is None else stand) - count)
+        return count, 0 if saving else ahead
+
+    def _go_back(self, engine: Engine) -> None:
+        """Go on from the last checkpoint, or from the beginning: a replica was lost that cannot be replaced alone."""
+        found = self.checkpoints.latest() if self.checkpoints else None
+        self._rebuild(engine, found)
+        self._begin(engine, found)
+        self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
+        if self.writer is not None and self.folder is not None:
+            self.writer.close()
+            self.writer = MetricsWriter(self.folder, resumed_at=self.meter.updates)
+
+    def _rebuild(self, engine: Engine, found: int | None) -> None:
+        """Start all replicas again. With fewer of them an update may be worth more or fewer steps."""
+        engine.rebuild()
+        if engine.plan is not self.plan:
+            self.updates = same_steps(self.updates, self.plan, engine.plan, found or 0)
+            self.plan = engine.plan
+            if self.writer is not None and self.folder is not None:
+                write_json(self.folder / "plan.json", self.plan.to_json())
+
+    def _give_up(self, engine: Engine, spent: RunFailed) -> None:
+        """Save what is left, and end the run."""
+        latest = self.checkpoints.latest() if self.checkpoints else None
+        saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
+        if saved is not None and self.checkpoints is not None:
+            self.meter.updates = max(self.meter.updates, saved[0])
+            self._write(saved[1])
+            raise RunFailed(
+                f"{spent}; update {self.meter.updates} is saved in {self.folder}, --resume goes on from there"
+            )
+        raise spent
+
+    def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
+        self.speed = speed
+        row = {
+            **self.meter.row(reports),
+            "seconds": self.wall_before + now - self.begun,
+            "steps_per_second": speed,
+            "restarts": engine.restarts,
+        }
+        if self.side_evaluator is not None:
+            row |= self.side_evaluator.newest()
+        self.rows.append(row)
+        if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
+            del self.rows[::2]
+        if self.writer:
+            self.writer.write(row)
+        self._note_processes(engine)
+        left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
+        m = self.meter
+        progress = Progress(
+            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan
+        )
+        self.display.show(progress, engine.status(), self.meter.streams)
+
+    def _note_processes(self, engine: Engine) -> None:
+        """Keep processes.json up to date: which process is which replica."""
+        found = engine.processes()
+        if self.folder is not None and found != self.processes:
+            write_json(self.folder / "processes.json", found)
+        self.processes = found
+
+    def _reached_target(self, check_every: int, engine: Engine) -> bool:
+        """Whether greedy episodes reach the target; played when training does, and at fixed updates only."""
+        if self.target is None or self.meter.updates % check_every or not self.meter.mean_return >= self.target:
+            return False
+        return self._evaluate(engine).return_mean >= self.target
+
+    def _evaluate(self, engine: Engine) -> Evaluation:
+        return self.evaluator(
+            published(engine.state()), self.options.eval_episodes, self.config["seed"] + EVALUATION_SEED
+        )
+
+    def _offer_params(self, engine: Engine, made: int) -> None:
+        """Give the side evaluator the newest params after every `evaluate_every` updates."""
+        every, now = self.options.evaluate_every, self.meter.updates
+        if self.side_evaluator is not None and now // every > (now - made) // every and self.side_evaluator.ready():
+            self.side_evaluator.offer(now, published(engine.state()))
+
+    def _save(self, engine: Engine) -> tuple[float, float]:
+        """Checkpoint; return when, and how long it took."""
+        before = time.monotonic()
+        self._write(jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS)))
+        now = time.monotonic()
+        return now, now - before
+
+    def _write(self, snapshot: dict[str, Any]) -> None:
+        assert self.checkpoints is not None
+        meta = {
+            "algorithm": self.algorithm.name,
+            "env": self.plan.env,
+            "meter": self.meter.to_json(),
+            "wall_seconds": self.wall_before + time.monotonic() - self.begun,
+        }
+        self.checkpoints.save(self.meter.updates, snapshot, meta)
+
+    def _stop_on_signal(self, engine: Engine, number: int) -> None:
+        """Save a checkpoint, say so, and end as the signal would have."""
+        name = signal.Signals(number).name
+        if self.checkpoints:
+            self._finish_pending(engine)
+            self._save(engine)
+            self.display.note(
+                f"{name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
+            )
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    def _finish_pending(self, engine: Engine) -> None:
+        """Finish updates that were begun ahead, so that all replicas have made the same number."""
+        if engine.pending > 0:
+            reports = engine.advance(min(engine.pending, CHUNK))
+            self.meter.count(reports.tally)
+            self.meter.updates += len(reports.tally.steps)
+            self._report(reports, self.speed, time.monotonic(), engine)
+
+    def _finish(self, engine: Engine, solved: bool) -> tuple[State, dict[str, Any]]:
+        wall = self.wall_before + time.monotonic() - self.begun
+        if self.checkpoints is None and self.folder:
+            self._open_folder(self.meter.updates)
+        if self.checkpoints:
+            self._finish_pending(engine)
+            self._save(engine)
+        evaluation = self._evaluate(engine)
+        summary = self._summary(engine, evaluation, wall, solved)
+        if self.folder:
+            if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
+                old = directory.read_summary(self.folder)
+                summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
+            write_json(self.folder / "summary.json", summary)
+        self._show_summary(summary)
+        return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
+
+    def _summary(self, engine: Engine, evaluation: Evaluation, wall: float, solved: bool) -> dict[str, Any]:
+        target = known_target(self.plan.env) if self.target is None else self.target
+        return {
+            "algorithm": self.plan.algorithm,
+            "env": self.plan.env,
+            "policy": self.plan.policy,
+            "engine": self.plan.engine,
+            "seed": self.config["seed"],
+            "env_steps": self.meter.env_steps,
+            "updates": self.meter.updates,
+            "episodes": self.meter.episodes,
+            "wall_seconds": round(wall, 3),
+            "startup_seconds": _rounded(self.startup_seconds),
+            "steps_per_second": _rounded(self.speed),
+            "train_return_mean": _rounded(self.meter.mean_return),
+            "eval_return_mean": _rounded(evaluation.return_mean),
+            "eval_return_std": _rounded(evaluation.return_std),
+            "eval_episodes": len(evaluation.returns),
+            "target_return": target,
+            "solved": None if target is None else bool(evaluation.return_mean >= target),
+            "stopped_early": solved,
+            "seconds_to_target": _rounded(self.seconds_to_target),
+            "lag_mean": _rounded(self.meter.lag_mean),
+            "lag_max": _rounded(self.meter.lag_max),
+            "restarts": engine.restarts,
+        }
+
+    def _show_summary(self, summary: dict[str, Any]) -> None:
+        verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
+        self.display.end()
+        self.display.note(
+            f"greedy return {number(summary['eval_return_mean'] or math.nan)} over {summary['eval_episodes']} episodes"
+            f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
+            f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
+        )
+        if summary["restarts"]:
+            self.display.note(f"{summary['restarts']} replicas died and were started again")
+        if self.folder:
+            self.display.note(f"results in {self.folder}")
+
+
+def known_target(env: str) -> float | None:
+    """The return at which Gymnasium calls a task of this name solved, if it has such a number."""
+    import gymnasium
+
+    found = gymnasium.registry.get(env.rpartition(":")[2])
+    return None if found is None else found.reward_threshold
+
+
+def _rounded(x: float) -> float | None:
+    return round(float(x), 4) if math.isfinite(x) else None
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Catch SIGINT and SIGTERM; a second one acts at once."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    old: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {n: signal.getsignal(n) for n in numbers}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for n in numbers:
+            signal.signal(n, old[n])
+
+    for n in numbers:
+        signal.signal(n, note)
+    try:
+        yield caught
+    finally:
+        for n in numbers:
+            signal.signal(n, old[n])

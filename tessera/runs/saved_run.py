@@ -1,0 +1,48 @@
+"""A finished or interrupted run, read back from its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from tessera.algorithms.contract import Algorithm, State
+from tessera.envs.base import Environment
+from tessera.errors import TesseraError
+from tessera.evaluation.rebuild import rebuild
+from tessera.program.initial import initial_state
+from tessera.runs import directory
+from tessera.runs.checkpoint import Checkpoints, unflatten
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """Configuration, algorithm, environment and newest state of a run."""
+
+    config: dict[str, Any]
+    algorithm: Algorithm
+    env: Environment
+    state: State
+    update: int
+
+
+def load_run(folder: str | Path) -> SavedRun:
+    """Read a run's configuration and its newest checkpoint."""
+    folder = Path(folder)
+    config = directory.read_config(folder)
+    algorithm, env = rebuild(config)
+    checkpoints, update = None, None
+    if (folder / "checkpoints").is_dir():
+        checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
+        update = checkpoints.latest()
+    if checkpoints is None or update is None:
+        raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
+    arrays, _ = checkpoints.load(update)
+    checkpoints.close()
+    template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}
+    template = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), template)
+    state_arrays = {k: v for k, v in arrays.items() if k.startswith("state/")}
+    state = unflatten(template, state_arrays, f"checkpoint {update} of {folder}")["state"]
+    return SavedRun(config, algorithm, env, state, update)
