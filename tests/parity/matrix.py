@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,8 +19,9 @@ from tessera.engines.replica.reports import Reports
 from tessera.engines.serial import SerialEngine
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
-from tessera.program.nodes import Every, Node, Op, Repeat
-from tessera.program.project import project
+from tessera.program import compile as compile_module
+from tessera.program import initial
+from tessera.program.nodes import Every, Node, Op, Repeat, Segment, effects
 from tessera.program.training_program import Training
 
 ENV = "gymnax:CartPole-v1"
@@ -110,24 +113,47 @@ def engine_for(algorithm: Any, policy: Policy, precision: str = "f64", envs: int
     bound, made, plan = prepare_plan(
         algorithm, options.pop("env", ENV), policy, envs=envs, groups=groups, precision=precision, **options
     )
-    with mock.patch.object(serial, "make_programs", shared_programs):
+    with shared_compiles():
         return SerialEngine(plan, bound, made, seed=3, horizon=10)
 
 
-COMPILED: dict[Any, Any] = {}
+SHARED: dict[Any, Any] = {}
 
 
-def shared_programs(training: Training, plan: Plan, fragment: int) -> Any:
-    """Compile what a fragment runs unless an earlier engine's fragment ran the same: most of the matrix's time."""
-    nodes = [project(part, plan, fragment) for part in (training.start(), training.updates())]
-    without = dataclasses.replace(training, env=training.env.name)  # type: ignore[arg-type]
-    key = (without, plan.fragments[fragment].devices, told(nodes[0]), told(nodes[1]))
-    if key not in COMPILED:
-        COMPILED[key] = replica.make_programs(training, plan, fragment)
-    return COMPILED[key]
+@contextlib.contextmanager
+def shared_compiles() -> Iterator[None]:
+    """Compile what replicas run only where no earlier engine's replica ran the same: most of the matrix's time."""
+    training: list[Training] = []
+    make_programs, segment, maker = replica.make_programs, compile_module._segment, initial._maker
+
+    def programs(mine: Training, plan: Plan, fragment: int) -> Any:
+        training[:] = [dataclasses.replace(mine, env=mine.env.name)]  # type: ignore[arg-type]
+        return make_programs(mine, plan, fragment)
+
+    def shared_segment(nodes: Any, others: Any, hosts: Any, mesh: Any, loop: Any) -> Segment:
+        written = effects(nodes)[1]
+        around = (frozenset(others & written), frozenset(hosts & written), mesh, described((loop,)) if loop else ())
+        key = (*training, described(nodes), *around)
+        if key not in SHARED:
+            SHARED[key] = segment(nodes, others, hosts, mesh, loop)
+        return dataclasses.replace(SHARED[key])
+
+    def shared_maker(mine: Training, plan: Plan, index: int, number: int) -> Any:
+        make, learned, ids = maker(mine, plan, index, number)
+        placed = plan.fragments[index]
+        whose = (placed.replicas, number) if placed.sharded else ()
+        key = (dataclasses.replace(mine, env=mine.env.name), plan.envs_per_group, placed.operators, whose)  # type: ignore[arg-type]
+        return SHARED.setdefault(key, make), learned, ids
+
+    with (
+        mock.patch.object(serial, "make_programs", programs),
+        mock.patch.object(compile_module, "_segment", shared_segment),
+        mock.patch.object(initial, "_maker", shared_maker),
+    ):
+        yield
 
 
-def told(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
+def described(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
     """A program as plain data; for one training an Op's function is known by what it reads and writes."""
     out: list[Any] = []
     for node in nodes:
@@ -135,9 +161,9 @@ def told(nodes: tuple[Node, ...]) -> tuple[Any, ...]:
             case Op():
                 out.append(dataclasses.replace(node, function=None))  # type: ignore[arg-type]
             case Repeat():
-                out.append((node.index, node.count, tuple(node.stacks.items()), told(node.body)))
+                out.append((node.index, node.count, tuple(node.stacks.items()), described(node.body)))
             case Every():
-                out.append((node.count, told(node.body)))
+                out.append((node.count, described(node.body)))
             case _:
                 out.append(node)
     return tuple(out)
