@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 
 from tessera import A2C, DQN, ES, IMPALA, PPO, Fragment, Policy, policies
 from tessera.engines import serial
@@ -105,6 +107,13 @@ IN_LOCK_STEP: tuple[str, ...] = (
 def colouring(text: str) -> Policy:
     """The policy that a row of the matrix is about."""
     return NOBODY_NAMED[text] if text in NOBODY_NAMED else policies.parse(text)
+
+
+def with_two_replicas(texts: tuple[str, ...], *always: str) -> list[Any]:
+    """Rows for `make test`: policies named in `always`, and of the others those with two replicas. The rest is slow."""
+    few = re.compile(r"(workers|actors|learners)=[13]")
+    quick = {text for text in texts if not few.search(text) or policies.split(text)[0] in always}
+    return [pytest.param(text, marks=() if text in quick else pytest.mark.slow) for text in texts]
 
 
 def engine_for(algorithm: Any, policy: Policy, precision: str = "f64", envs: int = 12, **options: Any) -> SerialEngine:

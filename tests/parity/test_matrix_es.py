@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from matrix import ALGORITHMS, IN_LOCK_STEP, MOVED, SYNCHRONOUS, UPDATES, assert_parity, colouring, furthest, run
+from matrix import (
+    ALGORITHMS,
+    IN_LOCK_STEP,
+    MOVED,
+    SYNCHRONOUS,
+    UPDATES,
+    assert_parity,
+    colouring,
+    furthest,
+    run,
+    with_two_replicas,
+)
 
 from tessera import DQN, Schedule, policies
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def chosen(texts: tuple[str, ...]) -> list[Any]:
-    """Those with one and with three replicas are left to the slow tests."""
-    return [
-        pytest.param(t, marks=pytest.mark.slow if re.search(r"(workers|actors|learners)=[13]", t) else ())
-        for t in texts
-    ]
-
-
-@pytest.mark.parametrize("policy", chosen(SYNCHRONOUS))
+@pytest.mark.parametrize("policy", with_two_replicas(SYNCHRONOUS))
 def test_every_synchronous_policy_gives_the_params_of_fused(policy):
     assert_parity("es", colouring(policy))
 
 
-@pytest.mark.parametrize("policy", chosen(IN_LOCK_STEP))
+@pytest.mark.parametrize("policy", with_two_replicas(IN_LOCK_STEP))
 def test_every_asynchronous_policy_in_lock_step_gives_the_params_of_fused(policy):
     assert_parity("es", colouring(policy))
 
