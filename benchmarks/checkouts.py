@@ -25,13 +25,13 @@ CASES: dict[str, dict[str, Any]] = {
     "ready batching": {
         "env": "CartPole-v1", "policy": "single_learner_fine:actors=2,wait=0", "envs": 8, "steps": 30_000,
     },
-    "actors": {"env": "gymnax:CartPole-v1", "policy": "single_learner_coarse:actors=2", "envs": 64, "steps": 400_000},
+    "actors": {"env": "gymnax:CartPole-v1", "policy": "single_learner_coarse:actors=2", "envs": 64, "steps": 150_000},
     "async actors": {
         "env": "gymnax:CartPole-v1", "policy": "single_learner_coarse:actors=2,mode=async", "envs": 64,
-        "steps": 400_000,
+        "steps": 200_000,
     },
     "replay": {
-        "env": "gymnax:CartPole-v1", "policy": "distributed_replay", "envs": 16, "steps": 30_000, "algorithm": "dqn",
+        "env": "gymnax:CartPole-v1", "policy": "distributed_replay", "envs": 16, "steps": 10_000, "algorithm": "dqn",
     },
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ def seen_ready(monkeypatch) -> Counter[int]:
 )
 def test_whichever_slice_is_ready_the_params_are_those_of_fused(name, policy, form, seen_ready, monkeypatch):
     monkeypatch.setenv("TESSERA_LOWERING", form)
-    monkeypatch.setattr(matrix, "COMPILED", {})
+    monkeypatch.setattr(matrix, "SHARED", {})
     assert_parity(name, policies.parse(policy))
     assert seen_ready[1]
     assert seen_ready[2]
