@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from tessera.program.overlap.slot_slices import concatenate_trees
 
 
 class BatchBuilder(Protocol):
@@ -67,14 +68,7 @@ class ArrayValues:
 
     def join(self, values: Sequence[Any], axis: int) -> Any:
         """Concatenate."""
-        if len(values) == 1:
-            return values[0]
-
-        def leaf(*xs: Any) -> Any:
-            on_host = all(isinstance(x, np.ndarray) for x in xs)
-            return np.concatenate(xs, axis) if on_host else jnp.concatenate(xs, axis)
-
-        return jax.tree.map(leaf, *values)
+        return concatenate_trees(list(values), axis)
 
     def mean(self, values: Sequence[Any], weights: Sequence[int]) -> Any:
         """The weighted mean."""
