@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tessera.program.nodes import SLOTS, Every, Node, Op, Repeat
+from tessera.support.trees import leaf_path
 
 AXIS = "devices"
 MODEL = "model"
@@ -112,5 +113,4 @@ def _constrained(node: Op, model: int) -> Callable[..., tuple[Any, ...]]:
 
 def _name(path: tuple[Any, ...]) -> str:
     """The last part of an array's path in a tree."""
-    last = path[-1] if path else ""
-    return str(getattr(last, "key", getattr(last, "name", "")))
+    return leaf_path(path).rpartition("/")[2]
