@@ -19,6 +19,8 @@ _FLAGS = (
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
+# LAPACK is called for every network's first params; its threads would wait for each other on cores that tests share
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TESSERA_CACHE", str(Path(__file__).resolve().parent.parent / ".jax_cache"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from matrix import ALGORITHMS, ENV
+from matrix import ALGORITHMS, ENV, shared_compiles
 
 from tessera.engines.replica.snapshots import without_spare_peers
 from tessera.engines.serial import SerialEngine
@@ -29,7 +29,8 @@ CUTS = [
 
 def engine_of(plan: Plan, name: str) -> SerialEngine:
     bound, made, _ = prepare_plan(ALGORITHMS[name], ENV, "fused", envs=24, groups=8, precision="f64")
-    return SerialEngine(plan, bound, made, seed=3, horizon=10)
+    with shared_compiles():
+        return SerialEngine(plan, bound, made, seed=3, horizon=10)
 
 
 @pytest.mark.usefixtures("x64")
