@@ -57,34 +57,56 @@ CASES: dict[str, str] = {
 """What is run, and the algorithm, with its default flags, that it is run with."""
 
 NOTES: dict[str, str] = {
-    "fused": "The default, and the reference that every synchronous policy equals. Nothing is faster for device "
-    "environments, and on one machine seldom anything is for host environments either.",
-    "single_learner_coarse": "For environments that are slow to step: actors share out the stepping, and only whole "
-    "unrolls travel. `async` is for actors of uneven speed, and for off-policy corrections that bear the lag; `first` "
-    "keeps the update on policy without waiting for stragglers.",
-    "single_learner_fine": "For networks that are costly to act with: one big batched forward pass serves all "
-    "environments, and no params travel. Every step waits for a round trip.",
-    "multi_learner": "For gradients that are costly to compute: each replica has its share of every minibatch, and "
-    "all hold the same params.",
-    "multi_learner_coarse": "For slow environments and a slow learner at once: actors share out the stepping, learners "
-    "the gradients.",
-    "environments": "For worlds that several agents share, and for simulators that must live apart from the learner.",
-    "central": "For many workers that compute gradients and one place that owns the params; shards share out the "
-    "memory and the work of the optimiser. `async` never waits for the slowest worker, and pays with stale gradients.",
-    "distributed_replay": "For replay algorithms: the store has processes, and so memory, of its own. Under `async` "
-    "nobody waits for params, but a store still draws a set number of samples for every unroll that it takes in, which "
-    "holds the ratio of samples to steps.",
-    "gorila": "For replay algorithms with several learners. `bundled` gives every actor its own replay and learner, so "
-    "that only gradients and params travel.",
-    "split_inference": "For large networks, where acting and learning each fill accelerators of their own.",
-    "hogwild": "For small networks on many cores: no server, no locks, no waiting. What two replicas add at the same "
-    "instant may be lost, and runs do not repeat.",
     "averaging": "For slow links: with `every` large, replicas train alone for long and hardly exchange anything.",
-    "decentralised": "For slow links without a server: only what has added up to the threshold is sent. The threshold "
-    "has the scale of the largest elements of a clipped gradient: what passes it by far comes late and in pieces, what "
-    "stays far below it comes rarely.",
-    "mirrored": "For updates that are cheap beside the experience they need: everybody repeats the same computation "
-    "instead of exchanging its result.",
+    "central": (
+        "For many workers that compute gradients and one place that owns the params; shards divide the memory"
+        " and the work of the optimiser. `async` never waits for the slowest worker, and pays with stale "
+        "gradients."
+    ),
+    "decentralised": (
+        "For slow links without a server: only what has added up to the threshold is sent. Choose a threshold"
+        " of the size of the largest elements of a clipped gradient: an element far above it arrives late and"
+        " in pieces, one far below it arrives rarely."
+    ),
+    "distributed_replay": (
+        "For replay algorithms: the store has processes, and so memory, of its own. Under `async` no replica "
+        "waits for params, but a store still draws a set number of samples for every unroll that it takes in,"
+        " which holds the ratio of samples to steps."
+    ),
+    "environments": "For worlds that several agents share, and for simulators that must live apart from the learner.",
+    "fused": (
+        "The default, and the reference that every synchronous policy equals. Nothing is faster for device "
+        "environments, and on one machine little is faster for host environments."
+    ),
+    "gorila": (
+        "For replay algorithms with several learners. `bundled` gives every actor its own replay and learner,"
+        " so that only gradients and params travel."
+    ),
+    "hogwild": (
+        "For small networks on many cores: no server, no locks, no waiting. What two replicas add at the same"
+        " instant may be lost, and runs do not repeat."
+    ),
+    "mirrored": (
+        "For updates that are cheap compared with the experience they need: every replica repeats the same "
+        "computation instead of exchanging its result."
+    ),
+    "multi_learner": (
+        "For gradients that are costly to compute: each replica has its part of every minibatch, and all hold"
+        " the same params."
+    ),
+    "multi_learner_coarse": (
+        "For slow environments and a slow learner at once: actors divide the stepping, learners the gradients."
+    ),
+    "single_learner_coarse": (
+        "For environments that are slow to step: actors divide the stepping, and only whole unrolls travel. "
+        "`async` is for actors of uneven speed, and for off-policy corrections that bear the lag; `first` "
+        "keeps the update on policy without waiting for stragglers."
+    ),
+    "single_learner_fine": (
+        "For networks that are costly to act with: one big batched forward pass serves all environments, and "
+        "no params travel. Every step waits for a round trip."
+    ),
+    "split_inference": "For large networks, where acting and learning each fill accelerators of their own.",
 }
 """What each policy is for."""
 
