@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,22 @@ def pytest_configure() -> None:
     """Keep every compiled program; an empty TESSERA_CACHE keeps none, as in the package."""
     import jax
 
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)  # tracing makes many small objects: a tenth of its time is saved
+
     if os.environ["TESSERA_CACHE"]:
         jax.config.update("jax_compilation_cache_dir", str(Path(os.environ["TESSERA_CACHE"], "xla")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pool() -> Iterator[None]:
+    """Processes of the local engine are kept for later tests."""
+    from tessera.engines.driver.pool import keep_processes
+
+    with keep_processes():
+        yield
 
 
 @pytest.fixture

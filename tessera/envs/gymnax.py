@@ -74,6 +74,10 @@ class GymnaxEnvironment(DeviceEnvironment):
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)), time_limit=_limit(params))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have a process that unpickles this import gymnax as `make` does, before it meets gymnax's own classes."""
+        return _without_state, (type(self),), self.__dict__
+
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
         observation, state = self._env.reset_env(key, self._params)
@@ -90,6 +94,11 @@ class GymnaxEnvironment(DeviceEnvironment):
             jnp.asarray(terminated, bool),
             jnp.asarray(truncated, bool),
         )
+
+
+def _without_state(kind: type[GymnaxEnvironment]) -> GymnaxEnvironment:
+    import_gymnax()
+    return kind.__new__(kind)
 
 
 def _limit(params: Any) -> int:

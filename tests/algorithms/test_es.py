@@ -106,7 +106,7 @@ def test_any_number_of_workers_gives_identical_params_from_seeds_and_scores():
 
 def test_a_killed_worker_rejoins_and_agrees(monkeypatch):
     """It gets what the others have learned, plays its members again, and nothing differs by a bit."""
-    options: dict[str, Any] = {"envs": 16, "groups": 4, "seed": 5, "steps": 60 * 32 * 32, "quiet": True}
+    options: dict[str, Any] = {"envs": 16, "groups": 4, "seed": 5, "steps": 30 * 32 * 32, "quiet": True}
     undisturbed = tessera.train(SMALL, ENV, "mirrored:workers=3", **options)
     advance, killed, notes = LocalEngine.advance, [], []
 

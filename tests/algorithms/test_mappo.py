@@ -16,7 +16,6 @@ from tessera.algorithms.contract import Clock, Transition, View
 from tessera.algorithms.parts.actor_critic_acting import Extras, Statistics
 from tessera.api import train
 from tessera.engines import serial
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.engines.replica.replica import make_programs
 from tessera.engines.serial import SerialEngine
@@ -113,7 +112,7 @@ def test_who_has_dropped_out_is_not_learned_from_and_dropping_out_ends_an_agents
     assert float(summary.valid) == pytest.approx(9 / 12)
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_team_whose_agents_drop_out_learns(separate):
     algorithm = MAPPO(unroll=8, widths=(16,), learning_rate=0.01, epochs=4, minibatches=2, separate=separate)
     result = train(algorithm, Relay(), "fused", steps=16_000, envs=16, seed=1, eval_episodes=4, quiet=True)
@@ -135,32 +134,37 @@ def state_of(kind, policy, env, **options):
 
 SPREAD = "jaxmarl:MPE_simple_spread_v3"
 APART = {"core": "lstm", "separate": True}
+CUTS = ("single_learner_coarse:actors=3", "environments:workers=2", "central:workers=2,shards=2")
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("env", "options"),
+    ("env", "options", "cuts"),
     [
-        pytest.param(SPREAD, {}, id="spread-shared"),
-        pytest.param(Relay(), APART, id="relay-separate, lstm"),
-        pytest.param(Relay(), {}, id="relay-shared", marks=pytest.mark.slow),
-        pytest.param(SPREAD, APART, id="spread-separate, lstm", marks=pytest.mark.slow),
+        pytest.param(SPREAD, {}, CUTS[:1], id="spread-shared"),
+        pytest.param(Relay(), APART, CUTS[1:2], id="relay-separate, lstm"),
+        pytest.param(Relay(), APART, CUTS, id="relay-separate, lstm, every cut", marks=pytest.mark.slow),
+        pytest.param(Relay(), {}, CUTS, id="relay-shared", marks=pytest.mark.slow),
+        pytest.param(SPREAD, {}, CUTS, id="spread-shared, every cut", marks=pytest.mark.slow),
+        pytest.param(SPREAD, APART, CUTS, id="spread-separate, lstm", marks=pytest.mark.slow),
     ],
 )
-def test_every_way_to_cut_a_team_gives_the_params_of_fused(env, options):
+def test_every_way_to_cut_a_team_gives_the_params_of_fused(env, options, cuts):
     wanted = state_of(SerialEngine, policies.get("fused", devices=1), env, **options)
-    for policy in ("single_learner_coarse:actors=3", "environments:workers=2", "central:workers=2,shards=2"):
+    for policy in cuts:
         state = state_of(SerialEngine, policies.parse(policy), env, **options)
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, wanted)
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_team_on_processes_gives_the_params_of_fused():
-    with keep_processes():
-        for policy, separate in (("single_learner_coarse", False), ("environments:workers=1", True)):
-            wanted = state_of(SerialEngine, policies.get("fused", devices=1), Relay(), separate=separate)
-            state = state_of(LocalEngine, policies.parse(policy), Relay(), separate=separate)
-            jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, wanted)
+@pytest.mark.parametrize(
+    ("policy", "separate"),
+    [pytest.param("single_learner_coarse", False, marks=pytest.mark.slow), ("environments:workers=1", True)],
+)
+def test_a_team_on_processes_gives_the_params_of_fused(policy, separate):
+    wanted = state_of(SerialEngine, policies.get("fused", devices=1), Relay(), separate=separate)
+    state = state_of(LocalEngine, policies.parse(policy), Relay(), separate=separate)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, wanted)
 
 
 def small_plan(policy, env=None, **options):
@@ -238,16 +242,9 @@ def test_a_pettingzoo_team_is_trained_on_the_host():
 
 def test_a_pettingzoo_team_of_wide_networks_is_trained_on_processes():
     algorithm = MAPPO(unroll=25, epochs=1, minibatches=1, separate=True)
-    with keep_processes():
-        result = train(
-            algorithm,
-            "pettingzoo:mpe2.simple_spread_v3",
-            "environments",
-            steps=400,
-            envs=4,
-            eval_episodes=2,
-            quiet=True,
-        )
+    result = train(
+        algorithm, "pettingzoo:mpe2.simple_spread_v3", "environments", steps=400, envs=4, eval_episodes=2, quiet=True
+    )
     assert algorithm.bind(result.algorithm.world).widths == (128, 128)
     assert result.summary["engine"] == "local"
     assert -90 < result.summary["eval_return_mean"] < -5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,7 +12,6 @@ import pytest
 
 from tessera import A2C, DQN, PPO, Cut, Fragment, Policy, TesseraError, policies
 from tessera.api import train
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine, check_memory
 from tessera.engines.serial import SerialEngine
 from tessera.planning.prepare import prepare_plan
@@ -29,13 +27,6 @@ ALGORITHMS = {
     ),
 }  # fmt: skip
 UNNAMED = Policy("unnamed", (Fragment("env act", 2), Fragment("store grad", 2), Fragment("apply")))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[None]:
-    """Processes are kept between the runs of this file."""
-    with keep_processes():
-        yield
 
 
 def run(kind: Any, name: str, policy: Policy, env: str = "gymnax:CartPole-v1") -> Any:
@@ -105,7 +96,7 @@ def test_a_colouring_that_nobody_named_gives_the_params_of_fused():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("policy", ["averaging:every=2", "averaging:workers=3"])
+@pytest.mark.parametrize("policy", ["averaging:every=2", pytest.param("averaging:workers=3", marks=pytest.mark.slow)])
 def test_averaging_on_processes_gives_what_one_thread_gives(policy):
     assert_equal(run(LocalEngine, "a2c", policies.parse(policy)), run(SerialEngine, "a2c", policies.parse(policy)))
 

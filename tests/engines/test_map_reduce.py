@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import tessera
 from tessera import TesseraError
 from tessera.channels.packing import join_arrays, split_arrays
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.engines.serial import SerialEngine
 from tessera.errors import RunFailed
@@ -25,13 +23,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "one worker": {"engine": "local", "workers": 1},
     "two workers": {"engine": "local", "workers": 2},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def shared_workers() -> Iterator[None]:
-    """Processes are kept for the next test."""
-    with keep_processes():
-        yield
 
 
 def everything(results: list[Any]) -> list[Any]:

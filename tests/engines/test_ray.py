@@ -155,8 +155,8 @@ def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
 @pytest.mark.parametrize(
     ("policy", "strategy"),
     [
-        ("single_learner_coarse:actors=2", "STRICT_PACK"),
         ("single_learner_coarse:actors=2,mode=async", "SPREAD"),
+        pytest.param("single_learner_coarse:actors=2", "STRICT_PACK", marks=pytest.mark.slow),
         pytest.param("single_learner_coarse:actors=2", "SPREAD", marks=pytest.mark.slow),
         pytest.param("single_learner_coarse:actors=2,mode=async", "STRICT_PACK", marks=pytest.mark.slow),
     ],
@@ -201,6 +201,7 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
+@pytest.mark.slow  # on processes: tests/faults/test_takeover.py
 def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
     notes: list[str] = []
     engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -123,6 +124,18 @@ assert not {"seaborn", "pandas", "scipy.stats", "matplotlib.pyplot"} & set(sys.m
 from gymnax.environments.bsuite import catch
 import matplotlib.pyplot as plt, matplotlib, seaborn
 assert catch.plt.subplots is plt.subplots and matplotlib.pyplot is plt and seaborn.color_palette
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_that_is_sent_an_environment_imports_none_of_them_either():
+    sent = pickle.dumps(envs.make("gymnax:CartPole-v1"))
+    code = f"""
+import pickle, sys
+env = pickle.loads({sent!r})
+assert "gymnax" in sys.modules and env.name == "gymnax:CartPole-v1"
+assert not {{"seaborn", "pandas", "scipy.stats", "matplotlib.pyplot"}} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 import tessera
 from tessera.cli.main import main
-from tessera.engines.driver.pool import keep_processes
 from tessera.evaluation import many_runs
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
@@ -36,11 +34,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several batches of few episodes; processes are shared."""
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several batches of few episodes."""
     monkeypatch.setattr(many_runs, "BATCH", 8)
-    with keep_processes():
-        yield
 
 
 def test_the_same_episodes_are_played_by_any_number_of_workers(folders):

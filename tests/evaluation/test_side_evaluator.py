@@ -15,6 +15,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from tessera import A2C, train
+from tessera.engines.driver import pool
 from tessera.envs import make
 from tessera.errors import TesseraError
 from tessera.evaluation import side_evaluator
@@ -61,8 +62,10 @@ def runs(pid: int | None) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test no process and no memory of an evaluator is left."""
+    pool.close_idle()
+    monkeypatch.setattr(pool, "_keepers", 0)
     yield
     assert multiprocessing.active_children() == []
     files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

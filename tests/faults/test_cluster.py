@@ -33,7 +33,6 @@ RUNS: dict[str, tuple[Any, int]] = {
     "multi_learner:learners=2": (ACTOR_CRITIC, 300_000),
     "distributed_replay:stores=2,mode=async": (VALUE_BASED, 1_000_000),
 }
-FAST = ("single_learner_coarse:actors=2,mode=async", "a node")
 CPUS, MEMORY = 8, 128 << 20
 
 
@@ -89,12 +88,26 @@ def kill_node_with(nodes: dict[str, Any], pids: list[int]) -> tuple[dict[str, An
 @pytest.mark.parametrize(
     ("policy", "target"),
     [
-        pytest.param(policy, target, marks=() if (policy, target) == FAST else pytest.mark.slow)
+        pytest.param(policy, target, marks=pytest.mark.slow)
         for policy in RUNS
         for target in ("actors", "neighbours", "a node")
     ],
 )
 def test_a_run_recovers_from_kills_and_solves_its_task(policy, target, nodes, monkeypatch, tmp_path):
+    summary = train_with_kills(policy, target, nodes, monkeypatch, tmp_path, RUNS[policy][1])
+    assert summary["eval_return_mean"] >= 475
+
+
+def test_a_run_goes_on_when_a_node_is_killed(nodes, monkeypatch, tmp_path):
+    policy = "single_learner_coarse:actors=2,mode=async"
+    summary = train_with_kills(policy, "a node", nodes, monkeypatch, tmp_path, 60_000)
+    assert summary["env_steps"] > 50_000
+
+
+def train_with_kills(
+    policy: str, target: str, nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: int
+) -> dict[str, Any]:
+    """Train while replicas or a node are killed, see that the run went on; its summary."""
     lost: list[dict[str, Any]] = []
 
     def kill_node(engine: ProcessEngine) -> str:
@@ -105,10 +118,9 @@ def test_a_run_recovers_from_kills_and_solves_its_task(policy, target, nodes, mo
     strategy = "STRICT_PACK" if target == "neighbours" else "SPREAD"
     monkeypatch.setattr("tessera.engines.ray_backend.launcher.STRATEGY", strategy)
     chaos = Chaos(monkeypatch, kill_node if node else kill_any, times=1 if node else 3, every=40)
-    algorithm, steps = RUNS[policy]
     try:
         result = tessera.train(
-            algorithm, "gymnax:CartPole-v1", policy, steps=steps, seed=1, envs=32, eval_episodes=20, engine="ray",
+            RUNS[policy][0], "gymnax:CartPole-v1", policy, steps=steps, seed=1, envs=32, eval_episodes=20, engine="ray",
             run_dir=tmp_path / "run", checkpoint_every=1.0, target_return=475, quiet=True,
         )  # fmt: skip
     finally:
@@ -118,8 +130,8 @@ def test_a_run_recovers_from_kills_and_solves_its_task(policy, target, nodes, mo
             cluster.grow(nodes, CPUS, MEMORY)
     assert len(chaos.killed) == (1 if node else 3)
     assert result.summary["restarts"] >= 1
-    assert result.summary["eval_return_mean"] >= 475
     assert chaos.longest < 60
+    return result.summary
 
 
 def saves(run: Path) -> list[int]:

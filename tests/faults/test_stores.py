@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from tessera import policies
 from tessera.channels.in_process import InProcessLink
 from tessera.channels.inboxes import SamplesInbox, Versions, make_inbox
 from tessera.channels.routes import Route
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.driver.supervisor import replaceable
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
@@ -27,13 +25,6 @@ SMALL = tessera.DQN(unroll=8, draws=2, batch=32, capacity=2_000, warmup=8, width
 EIGHT = ("env+act/0", "env+act/1", "store/0", "store/1", "grad/0", "grad/1", "apply/0", "apply/1")
 GORILA = "gorila:actors=2,stores=2,learners=2,shards=2,lag=20"
 APEX = "distributed_replay:mode=async,stores=2,publish=2"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[None]:
-    """Processes are kept between the runs of this file."""
-    with keep_processes():
-        yield
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, titles: list[str], every: int) -> list[int]:

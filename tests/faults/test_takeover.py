@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ from test_faults import wait_until
 import tessera
 from tessera.channels.rings import make_ends
 from tessera.engines.base import Interrupted, RestartsSpent
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
 
@@ -25,17 +23,10 @@ SECONDS = 90.0
 """Far more than any answer takes; only what would wait for ever gets there."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[None]:
-    """Processes are kept between the runs of this file."""
-    with keep_processes():
-        yield
-
-
 def opened(policy: str, **options: Any) -> LocalEngine:
     """An engine that has made some updates."""
     bound, made, plan = prepare_plan(SMALL, "gymnax:CartPole-v1", policy, envs=16)
-    engine = LocalEngine(plan, bound, made, seed=1, horizon=1000, note=lambda _: None, **options)
+    engine = LocalEngine(plan, bound, made, seed=1, horizon=1000, **{"note": lambda _: None, **options})
     engine.start()
     engine.advance(4)
     return engine
@@ -61,7 +52,7 @@ def test_a_snapshot_is_whole_though_a_replica_dies_as_it_is_asked(policy):
     engine = opened(policy)
     try:
         like = {k: jax.tree.map(np.shape, v) for k, v in engine.template().items()}
-        for _ in range(3):
+        for _ in range(2):
             kill(engine, next(title for title in engine.processes() if title.startswith("env+act")))
             found = within(SECONDS, engine.snapshot)
             told = {k: jax.tree.map(np.shape, v) for k, v in found.items()}
@@ -142,5 +133,23 @@ def test_when_all_wait_and_nothing_can_come_the_run_goes_back():
         engine.start()
         engine.advance(4)
         assert engine.restarts == 1
+    finally:
+        engine.close()
+
+
+def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
+    notes: list[str] = []
+    engine = opened("central:workers=1,shards=2,mode=async", note=notes.append)
+    try:
+        saved = jax.device_get(engine.snapshot())
+        for title in ("env+act+store+grad/0", "apply/1"):
+            kill(engine, title)
+        with pytest.raises(Interrupted):
+            within(SECONDS, lambda: engine.advance(64))
+        assert "it died together with one that it was linked with" in notes[-1]
+        engine.rebuild()
+        engine.restore(saved)
+        engine.advance(4)
+        assert engine.restarts == 2
     finally:
         engine.close()

@@ -17,10 +17,10 @@ import pytest
 SOLVED = 475.0
 
 
-def train(algorithm: str, seed: int, folder: Path) -> dict[str, Any]:
+def train(algorithm: str, seed: int, folder: Path, *flags: str) -> dict[str, Any]:
     """Train from the command line; the run's summary."""
     command = [sys.executable, "-m", "tessera", "train", algorithm, "gymnax:CartPole-v1"]
-    command += ["--seed", str(seed), "--run-dir", str(folder)]
+    command += ["--seed", str(seed), "--run-dir", str(folder), *flags]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment.pop("XLA_FLAGS", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -28,15 +28,15 @@ def train(algorithm: str, seed: int, folder: Path) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())
 
 
-def solves(algorithm: str, seed: int, folder: Path) -> None:
-    summary = train(algorithm, seed, folder)
+def solves(algorithm: str, seed: int, folder: Path, *flags: str) -> None:
+    summary = train(algorithm, seed, folder, *flags)
     assert summary["algorithm"] == algorithm
     assert summary["eval_episodes"] >= 100
     assert summary["eval_return_mean"] >= SOLVED, summary
 
 
 def test_ppo_solves_cartpole(tmp_path):
-    solves("ppo", 1, tmp_path / "run")
+    solves("ppo", 1, tmp_path / "run", "--target-return", str(SOLVED))  # as in `make train`
 
 
 @pytest.mark.slow

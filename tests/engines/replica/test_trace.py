@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tessera import A2C, train
-from tessera.engines.driver.pool import keep_processes
 from tessera.engines.replica import trace as tracer
 from tessera.engines.replica.trace import TraceWriter, activity, clear_traces, merge_traces, part_file
 from tessera.program.nodes import HOST, WIRING, Every, Op, Recv, Repeat, Segment, Send
@@ -28,12 +26,6 @@ def traced(folder: Path, policy: str, env: str = "gymnasium:CartPole-v1", **opti
     train(ALGORITHM, env, policy, trace=path, **given)
     assert list(folder.glob("*.part")) == []
     return json.loads(path.read_text())["traceEvents"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _processes() -> Iterator[None]:
-    with keep_processes():
-        yield
 
 
 @pytest.fixture(scope="module")
