@@ -20,6 +20,7 @@ from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator, make_act
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
+from tessera.evaluation.trust import Trust
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
@@ -216,9 +217,10 @@ def evaluate_run(
     workers: int | None = None,
     engine: str | None = None,
     address: str | None = None,
+    trust: Trust = False,
 ) -> RunEvaluation:
     """Play greedy episodes with the newest params of a run; see `evaluate_runs`."""
-    return evaluate_runs([folder], episodes, seed, workers=workers, engine=engine, address=address)[0]
+    return evaluate_runs([folder], episodes, seed, workers=workers, engine=engine, address=address, trust=trust)[0]
 
 
 def evaluate_runs(
@@ -229,6 +231,7 @@ def evaluate_runs(
     workers: int | None = None,
     engine: str | None = None,
     address: str | None = None,
+    trust: Trust = False,
 ) -> list[RunEvaluation]:
     """Play greedy episodes with the newest params of each run.
 
@@ -242,10 +245,12 @@ def evaluate_runs(
         workers: batches played at a time; None: one, or as many as there are cores if an engine is named.
         engine: serial (in this thread), local (processes) or ray (tasks of a cluster); None: local for several workers.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
+        trust: True to import an algorithm or environment of your own that a folder names, if it is a class that
+            derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
-    runs = [load_run(folder) for folder in folders]
+    runs = [load_run(folder, trust) for folder in folders]
     views = [(run.config, published(run.state)) for run in runs]
-    played = play_batches(views, episodes, seed, workers=workers, engine=engine, address=address)
+    played = play_batches(views, episodes, seed, trust, workers=workers, engine=engine, address=address)
     evaluations = []
     for folder, run, (returns, lengths) in zip(folders, runs, played, strict=True):
         if not len(returns):

@@ -37,6 +37,12 @@ class EvalOptions:
     """ENV=LOW:HIGH …: returns that count as scores 0 and 1, to average over runs on several environments."""
     format: str = "table"
     """table or json."""
+    trust: bool = False
+    """Import an algorithm or environment of your own that a run names; without it a run folder is only read."""
+    algorithm: str | None = None
+    """The same for one name: the run's algorithm, as py:module.Class."""
+    env: str | None = None
+    """The same for one name: the run's environment, as py:module.Class or py:module.function."""
 
 
 def evaluate_command(arguments: list[str]) -> None:
@@ -63,7 +69,9 @@ def evaluate_command(arguments: list[str]) -> None:
             raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
-    evaluations = evaluate_runs(options.runs, options.episodes, options.seed, **workers)
+    named = [name for name in (options.algorithm, options.env) if name is not None]
+    trust = options.trust or named
+    evaluations = evaluate_runs(options.runs, options.episodes, options.seed, trust=trust, **workers)
     if options.format == "json":
         print(json.dumps(as_data(evaluations, scales), indent=2))
     else:

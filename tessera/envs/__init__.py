@@ -86,6 +86,20 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     return _with_precision(environment, precision)
 
 
+def runs_foreign_code(name: str) -> bool:
+    """Whether making an environment of this name imports or calls what the name says, not only its family's own."""
+    prefix, colon, rest = name.partition("?")[0].partition(":")
+    if not colon:
+        return False  # registered with Gymnasium
+    if prefix == "gymnasium":  # module:Id imports the module
+        return ":" in rest
+    if prefix == "pettingzoo":
+        from tessera.envs.pettingzoo import PACKAGES
+
+        return not any(path.startswith(f"{package}.") for path in (rest, f"pettingzoo.{rest}") for package in PACKAGES)
+    return prefix not in FAMILIES
+
+
 def _build(name_or_factory: Any, options: dict[str, Any]) -> Environment:
     if not isinstance(name_or_factory, str):
         return _adopt(name_or_factory, _describe(name_or_factory), options)

@@ -18,6 +18,7 @@ from tessera.channels.packing import from_leaves, leaves_of
 from tessera.engines.factory import map_reduce
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.rebuild import NEEDED, rebuild
+from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
 from tessera.program.training_program import published
 from tessera.support.cache import use_compilation_cache
@@ -37,11 +38,12 @@ class RunEvaluation(Evaluation):
 
 
 def play_batches(
-    runs: Sequence[tuple[dict[str, Any], View]], episodes: int, seed: int, **engine: Any
+    runs: Sequence[tuple[dict[str, Any], View]], episodes: int, seed: int, trust: Trust = False, **engine: Any
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Play greedy episodes of each run, given as (configuration, view): (returns, lengths) of each run.
 
-    `engine` holds the options `engine`, `workers` and `address` of `map_reduce`.
+    `trust` says which names may be imported; `engine` holds the options `engine`, `workers` and `address` of
+    `map_reduce`.
     """
     sent = [{"config": config, "view": leaves_of({"view": jax.device_get(view)})} for config, view in runs]
     items = [
@@ -49,7 +51,8 @@ def play_batches(
         for k in range(len(runs))
         for number, begin in enumerate(range(0, episodes, BATCH))
     ]
-    play = functools.partial(_play, runs=sent, key=uuid.uuid4().hex)
+    names = trust if isinstance(trust, bool) else tuple(trust)
+    play = functools.partial(_play, runs=sent, trust=names, key=uuid.uuid4().hex)
     platform = jax.local_devices()[0].platform
     return map_reduce(play, lambda batches: _join(items, batches), items, platform=platform, **engine)
 
@@ -68,19 +71,20 @@ def _join(items: list[dict[str, Any]], batches: list[dict[str, Any]]) -> list[tu
     return runs
 
 
-def _play(item: dict[str, Any], runs: list[dict[str, Any]], key: str) -> dict[str, Any]:
+def _play(item: dict[str, Any], runs: list[dict[str, Any]], trust: Trust, key: str) -> dict[str, Any]:
     """Play one batch of episodes, in any process; `key` identifies the evaluation."""
     run = runs[item["run"]]
-    evaluator, like = _evaluator(key, json.dumps({name: run["config"].get(name) for name in NEEDED}))
+    needed = {name: run["config"].get(name) for name in NEEDED}
+    evaluator, like = _evaluator(key, json.dumps([needed, trust]))
     evaluation = evaluator(from_leaves(run["view"], {"view": like})["view"], item["episodes"], item["seed"])
     return {"returns": evaluation.returns, "lengths": evaluation.lengths}
 
 
 @functools.lru_cache(maxsize=2)
-def _evaluator(key: str, config: str) -> tuple[Evaluator, View]:
+def _evaluator(key: str, text: str) -> tuple[Evaluator, View]:
     """The evaluator of all runs of one configuration, and the shapes of a view; compiled once in each process."""
     del key
     use_compilation_cache()
-    algorithm, env = rebuild(json.loads(config))
+    algorithm, env = rebuild(*json.loads(text))
     like = jax.eval_shape(lambda key: published(initial_state(algorithm, key, 1)), jax.random.key(0))
     return Evaluator(algorithm, env), like

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=not read_only, enable_async_checkpointing=False, read_only=read_only
         )
+        if not read_only:
+            _remove_drafts(folder)
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
     def latest(self) -> int | None:
@@ -41,13 +46,10 @@ class Checkpoints:
         """Write a checkpoint and delete the oldest beyond `keep`."""
         if update == self.latest():
             return
-        args = self._ocp.args
-        self._manager.save(
-            update,
-            args=args.Composite(
-                slots=args.StandardSave(flatten(snapshot)), meta=args.JsonSave({"format": FORMAT, **meta})
-            ),
-        )
+        args, arrays = self._ocp.args, flatten(snapshot)
+        meta = {"format": FORMAT, **meta, "checksums": {path: checksum(array) for path, array in arrays.items()}}
+        meta["checksum"] = _checksum_of_meta(meta)
+        self._manager.save(update, args=args.Composite(slots=args.StandardSave(arrays), meta=args.JsonSave(meta)))
 
     def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Read a checkpoint: arrays by leaf path, and the metadata."""
@@ -59,12 +61,13 @@ class Checkpoints:
             )
             slots = {k: np.asarray(v) for k, v in restored["slots"].items()}
             meta = dict(restored["meta"])
+            _verify(slots, meta)
         except TesseraError:
             raise
         except Exception as error:  # a damaged file makes Orbax raise anything
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
-                "delete that folder to resume from the one before it"
+                f"{self._way_out(update)}"
             ) from error
         if meta.get("format") != FORMAT:
             raise TesseraError(
@@ -72,6 +75,16 @@ class Checkpoints:
                 f"reads {FORMAT}: resume it with the version that wrote it"
             )
         return slots, meta
+
+    def _way_out(self, damaged: int) -> str:
+        """What to do about a damaged checkpoint: the newest intact one before it is looked for."""
+        for update in sorted((step for step in self._manager.all_steps() if step < damaged), reverse=True):
+            try:
+                self.load(update)
+            except TesseraError:
+                continue
+            return f"delete the folders of later updates to go on from {update}, the newest one that is intact"
+        return "no earlier one is intact, so the run must begin anew in another --run-dir"
 
     def _check_size(self, update: int) -> None:
         """Refuse arrays that memory cannot hold, before any is allocated: a file can declare more than it contains."""
@@ -94,6 +107,36 @@ def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
+def _remove_drafts(folder: Path) -> None:
+    """Remove what a kill during a save has left; Orbax gives a checkpoint its own name only when it is complete."""
+    for draft in folder.glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(draft)
+
+
+def checksum(array: np.ndarray) -> int:
+    """CRC-32 of an array's bytes: damage is found, a forgery is not."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) if array.size else 0
+
+
+def _checksum_of_meta(meta: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps({k: v for k, v in meta.items() if k != "checksum"}, sort_keys=True).encode())
+
+
+def _verify(slots: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+    """Compare arrays with the checksums that were saved with them; checkpoints of earlier versions have none."""
+    if "checksum" not in meta and "checksums" not in meta:
+        return
+    if meta.get("checksum") != _checksum_of_meta(meta):
+        raise ValueError("its metadata has changed since it was written")
+    wrong = sorted(path for path in {*slots, *meta["checksums"]} if _differs(path, slots, meta["checksums"]))
+    if wrong:
+        raise ValueError(f"{wrong[0]} has changed since it was written")
+
+
+def _differs(path: str, slots: dict[str, np.ndarray], checksums: dict[str, int]) -> bool:
+    return path not in slots or path not in checksums or checksum(slots[path]) != checksums[path]
+
+
 def flatten(tree: Any) -> dict[str, np.ndarray]:
     """The leaves of a tree by path, as NumPy arrays: a checkpoint depends on no device and no Python class."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -106,7 +149,10 @@ def paths(tree: Any) -> list[str]:
 
 
 def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
-    """Put arrays back into the structure of `template`; an error names the first that does not fit."""
+    """Put arrays back into the structure of `template`, whose leaves are arrays or only their shapes and types.
+
+    An error names the first that does not fit.
+    """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     expected = {leaf_path(path): leaf for path, leaf in leaves}
     mismatched = sorted(set(expected) ^ set(arrays))
@@ -117,16 +163,21 @@ def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
             "resume with the configuration in the run's config.json"
         )
     for path, leaf in expected.items():
-        if np.shape(arrays[path]) != np.shape(_as_numpy(leaf)):
+        if np.shape(arrays[path]) != _as_saved(leaf).shape:
             raise TesseraError(
                 f"{where} holds {path!r} of shape {np.shape(arrays[path])}, but this run needs "
-                f"{np.shape(_as_numpy(leaf))}: resume with the configuration in the run's config.json"
+                f"{_as_saved(leaf).shape}: resume with the configuration in the run's config.json"
             )
     return jax.tree_util.tree_unflatten(structure, [_like(leaf, arrays[leaf_path(path)]) for path, leaf in leaves])
 
 
 def _is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_saved(leaf: Any) -> Any:
+    """A leaf with the shape and type that it has in a checkpoint."""
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else _as_numpy(leaf)
 
 
 def _as_numpy(leaf: Any) -> np.ndarray:
@@ -137,7 +188,7 @@ def _like(leaf: Any, array: np.ndarray) -> Any:
     return (
         jax.random.wrap_key_data(jax.numpy.asarray(array))
         if _is_key(leaf)
-        else array.astype(_as_numpy(leaf).dtype, copy=False)
+        else array.astype(_as_saved(leaf).dtype, copy=False)
     )
 
 

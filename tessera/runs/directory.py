@@ -10,10 +10,12 @@ from typing import Any
 from tessera.algorithms.contract import Algorithm
 from tessera.errors import TesseraError
 from tessera.support.fields import options_of
-from tessera.support.files import write_json
+from tessera.support.files import read_json, refuse_links, write_json
 
 MAY_CHANGE = ("steps", "target_return")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
+ENTRIES = {"algorithm": dict, "env": str, "policy": str, "precision": str, "seed": int}
+"""Entries that every config.json has."""
 
 
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
@@ -37,6 +39,8 @@ def check_usable(folder: Path) -> None:
         raise TesseraError(f"{nearest} is a file: choose another --run-dir")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise TesseraError(f"{nearest} may not be written to: choose another --run-dir")
+    if folder.exists():
+        refuse_links(folder)
 
 
 def check_same(folder: Path, config: dict[str, Any]) -> None:
@@ -70,9 +74,11 @@ def _first_difference(old: dict[str, Any], new: dict[str, Any], names: list[str]
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a run."""
     config = _read(folder, "config.json")
-    missing = sorted({"algorithm", "env", "policy", "precision", "seed"} - set(config))
-    if missing:
-        raise TesseraError(f"{folder / 'config.json'} is damaged: it lacks {missing[0]!r}")
+    for name, kind in ENTRIES.items():
+        if name not in config:
+            raise TesseraError(f"{folder / 'config.json'} is damaged: it lacks {name!r}")
+        if not isinstance(config[name], kind):
+            raise TesseraError(f"{folder / 'config.json'} is damaged: {name!r} is no {kind.__name__}")
     return config
 
 
@@ -92,13 +98,6 @@ def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
-    if not path.exists():
+    if not (folder / name).exists():
         raise TesseraError(f"{folder} is not a run directory: it has no {name}")
-    try:
-        data = json.loads(path.read_text())
-    except ValueError as error:
-        raise TesseraError(f"{path} is damaged ({error}): it is not JSON") from error
-    if not isinstance(data, dict):
-        raise TesseraError(f"{path} is damaged: it holds no JSON object")
-    return data
+    return read_json(folder / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from tessera.engines.replica.reports import Reports
+from tessera.errors import TesseraError
 from tessera.program.accounting import Tally
+from tessera.support.files import open_to_append, read_text, write_text
 
 WINDOW = 100
 """Episodes that the training return is averaged over."""
@@ -121,11 +124,14 @@ class MetricsWriter:
 
         path = folder / "metrics.jsonl"
         if resumed_at is not None and path.exists():
-            kept = [line for line in path.read_text().splitlines() if _update_of(line) <= resumed_at]
-            path.write_text("".join(line + "\n" for line in kept))
-        self._file = path.open("a")
+            text = _text(path)
+            kept = "".join(line + "\n" for line in text.splitlines() if _update_of(line) <= resumed_at)
+            if kept != text:
+                write_text(path, kept)
+        self._file = open_to_append(path)
         purge = None if resumed_at is None else resumed_at + 1
-        self._board = SummaryWriter(str(folder), purge_step=purge)
+        # a name that nobody can foresee, since this file is opened by its path
+        self._board = SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{secrets.token_hex(4)}")
 
     def write(self, row: dict[str, float]) -> None:
         """Append one row; values that are not finite become null."""
@@ -147,12 +153,19 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if _update_of(line) < math.inf]
+    return [json.loads(line) for line in _text(path).splitlines() if _update_of(line) < math.inf]
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except UnicodeDecodeError as error:
+        raise TesseraError(f"{path} is damaged ({error}): it is not text") from error
 
 
 def _update_of(line: str) -> float:
     """Update of a row; infinite for a truncated line."""
     try:
-        return json.loads(line)["update"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        return float(json.loads(line)["update"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf

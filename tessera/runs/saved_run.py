@@ -12,6 +12,7 @@ from tessera.algorithms.contract import Algorithm, State
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.evaluation.rebuild import rebuild
+from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, unflatten
@@ -28,11 +29,21 @@ class SavedRun:
     update: int
 
 
-def load_run(folder: str | Path) -> SavedRun:
-    """Read a run's configuration and its newest checkpoint."""
+def load_run(folder: str | Path, trust: Trust = False) -> SavedRun:
+    """Read a run's configuration and its newest checkpoint; `trust` says which names may be imported."""
     folder = Path(folder)
     config = directory.read_config(folder)
-    algorithm, env = rebuild(config)
+    try:
+        algorithm, env = rebuild(config, trust)
+        template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}
+    except TesseraError as error:
+        raise TesseraError(f"{folder}: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:  # values of a wrong kind
+        first = str(error).partition("\n")[0]
+        raise TesseraError(
+            f"{folder}: its config.json gives no algorithm and environment ({type(error).__name__}: {first}): it is "
+            "damaged, or they have changed since"
+        ) from error
     checkpoints, update = None, None
     if (folder / "checkpoints").is_dir():
         checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
@@ -41,8 +52,6 @@ def load_run(folder: str | Path) -> SavedRun:
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
     arrays, _ = checkpoints.load(update)
     checkpoints.close()
-    template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}
-    template = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), template)
     state_arrays = {k: v for k, v in arrays.items() if k.startswith("state/")}
     state = unflatten(template, state_arrays, f"checkpoint {update} of {folder}")["state"]
     return SavedRun(config, algorithm, env, state, update)

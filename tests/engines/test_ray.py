@@ -201,7 +201,6 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
-@pytest.mark.slow  # on processes: tests/faults/test_takeover.py
 def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
     notes: list[str] = []
     engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)

@@ -135,21 +135,3 @@ def test_when_all_wait_and_nothing_can_come_the_run_goes_back():
         assert engine.restarts == 1
     finally:
         engine.close()
-
-
-def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
-    notes: list[str] = []
-    engine = opened("central:workers=1,shards=2,mode=async", note=notes.append)
-    try:
-        saved = jax.device_get(engine.snapshot())
-        for title in ("env+act+store+grad/0", "apply/1"):
-            kill(engine, title)
-        with pytest.raises(Interrupted):
-            within(SECONDS, lambda: engine.advance(64))
-        assert "it died together with one that it was linked with" in notes[-1]
-        engine.rebuild()
-        engine.restore(saved)
-        engine.advance(4)
-        assert engine.restarts == 2
-    finally:
-        engine.close()

@@ -429,7 +429,8 @@ def test_a_damaged_checkpoint_exits_2_with_what_to_do(
         path.write_bytes(os.urandom(len(path.read_bytes())))
     message = fails(capsys, "eval", str(run))
     assert f"checkpoint {UPDATES} in" in message
-    assert "delete that folder to resume from the one before it" in message
+    earlier = max(int(p.name) for p in (run / "checkpoints").iterdir() if p.name.isdigit() and int(p.name) < UPDATES)
+    assert f"delete the folders of later updates to go on from {earlier}, the newest one that is intact" in message
     with pytest.raises(TesseraError, match="damaged"):
         go("ppo", run, resume=True)
     shutil.rmtree(run / "checkpoints" / str(UPDATES))
@@ -510,5 +511,7 @@ def test_a_configuration_cannot_name_something_that_is_no_algorithm(whole: Calla
     config = json.loads((run / "config.json").read_text())
     config["algorithm"]["class"] = "os.system"
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(TesseraError, match=r"os\.system is not an Algorithm"):
+    with pytest.raises(TesseraError, match=r"'py:os\.system' is not one of Tessera's"):
         evaluate_run(run)
+    with pytest.raises(TesseraError, match=r"os\.system is not an Algorithm"):
+        evaluate_run(run, trust=True)

@@ -166,13 +166,15 @@ def test_a_run_in_ones_own_class_can_be_played_by_the_name_of_the_class(copy: Pa
     config = json.loads((copy / "config.json").read_text())
     config["env"] = "gymnasium.envs.classic_control.CartPoleEnv"  # as tessera.train notes a class that it is given
     (copy / "config.json").write_text(json.dumps(config))
-    run = load_run(copy)
+    with pytest.raises(TesseraError, match="is not one of Tessera's"):
+        load_run(copy)
+    run = load_run(copy, trust=True)
     assert not is_device(run.env)
     assert run.env.spec.observation_shape == (4,)
     config["env"] = "an object of mine"
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(TesseraError, match="'an object of mine' was given as an object and cannot be made again"):
-        load_run(copy)
+        load_run(copy, trust=True)
 
 
 def test_plot_writes_a_picture_of_one_run_or_several(
