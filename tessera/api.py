@@ -31,6 +31,8 @@ from tessera.runs.run_loop import EVALUATION_SEED, Run, RunOptions
 from tessera.runs.saved_run import load_run
 from tessera.support.cache import use_compilation_cache
 
+DEFAULT_STEPS = 500_000
+
 __all__ = ["Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
 
@@ -79,7 +81,7 @@ def train(
     env: Any,
     policy: str | Policy | None = None,
     *,
-    steps: int = 500_000,
+    steps: int | None = None,
     seed: int = 0,
     envs: int | None = None,
     groups: int | None = None,
@@ -96,6 +98,7 @@ def train(
     evaluate_every: int = 0,
     trace: str | Path | None = None,
     timeout: float = 60.0,
+    start_timeout: float = 300.0,
     restarts: int = 20,
     checkpoint_replay: bool = True,
     address: str | None = None,
@@ -109,7 +112,8 @@ def train(
         env: a name such as "gymnax:CartPole-v1", a factory, a class or an environment; see `tessera.envs.make`.
         policy: the name of a distribution policy ("central", "central:workers=4,mode=async"), a file, a `Policy`, or
             None to have one chosen.
-        steps: environment steps to train for, over all environments.
+        steps: environment steps to train for, over all environments; None: those of the run that is resumed, else
+            500,000.
         seed: seed of all randomness.
         envs: environments; None: the algorithm's default.
         groups: groups of environments; part of the run's identity, like the seed.
@@ -127,6 +131,7 @@ def train(
         evaluate_every: updates between greedy evaluations, which run in a process of their own; 0: never.
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
+        start_timeout: the same while it starts, makes its environments or compiles.
         restarts: how often each replica may be started again.
         checkpoint_replay: save the replay in every checkpoint, so that a resumed run continues exactly; otherwise it
             is filled again by as many unrolls as before the first update.
@@ -138,10 +143,16 @@ def train(
     cluster.check_address(address, engine)
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
+    steps = _steps(steps, None if run_dir is None or not resume else Path(run_dir))
     _check_numbers(
         steps,
         {"--eval-episodes": eval_episodes, "--keep": keep},
-        {"--evaluate-every": evaluate_every, "--restarts": restarts, "--timeout": timeout},
+        {
+            "--evaluate-every": evaluate_every,
+            "--restarts": restarts,
+            "--timeout": timeout,
+            "--start-timeout": start_timeout,
+        },
     )
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
@@ -160,6 +171,7 @@ def train(
         evaluate_every=evaluate_every,
         trace=None if trace is None else Path(trace),
         timeout=timeout,
+        start_timeout=start_timeout,
         restarts=restarts,
         checkpoint_replay=checkpoint_replay,
         address=address,
@@ -257,6 +269,17 @@ def evaluate_runs(
             raise RunFailed(f"no greedy episode of {folder} came to an end: does {run.env.name} ever end?")
         evaluations.append(RunEvaluation(returns, lengths, Path(folder), run.config["env"], run.update))
     return evaluations
+
+
+def _steps(given: int | None, resumed: Path | None) -> int:
+    """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
+    if given is not None:
+        return given
+    if resumed is not None and (resumed / "config.json").exists():
+        saved = directory.read_config(resumed).get("steps")
+        if isinstance(saved, int) and not isinstance(saved, bool):
+            return saved
+    return DEFAULT_STEPS
 
 
 def _check_numbers(steps: int, positive: dict[str, int], not_negative: dict[str, float]) -> None:

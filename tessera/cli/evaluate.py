@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +60,7 @@ def evaluate_command(arguments: list[str]) -> None:
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
     scales = read_scales(options.scale)
+    trust = options.trust or [name for name in (options.algorithm, options.env) if name is not None]
     from tessera.api import evaluate_runs
     from tessera.evaluation.summary import as_data, as_lines
     from tessera.runs import directory
@@ -67,10 +70,10 @@ def evaluate_command(arguments: list[str]) -> None:
         env = directory.read_config(run)["env"]
         if env not in scales:
             raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
+    if trust:  # for py:module.Class in the current folder
+        sys.path.insert(0, os.getcwd())
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
-    named = [name for name in (options.algorithm, options.env) if name is not None]
-    trust = options.trust or named
     evaluations = evaluate_runs(options.runs, options.episodes, options.seed, trust=trust, **workers)
     if options.format == "json":
         print(json.dumps(as_data(evaluations, scales), indent=2))

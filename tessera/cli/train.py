@@ -16,8 +16,8 @@ from tessera.support.machine import process_start
 class TrainOptions:
     """How long to train, and where to put the results."""
 
-    steps: int = 500_000
-    """Environment steps, over all environments."""
+    steps: int | None = None
+    """Environment steps, over all environments; default: those of the run that is resumed, else 500000."""
     seed: int = 0
     """Seed of all randomness."""
     run_dir: Path | None = None
@@ -38,6 +38,8 @@ class TrainOptions:
     """File for a timeline of every replica (JSON, for Perfetto or chrome://tracing)."""
     timeout: float = 60.0
     """Seconds without progress after which a replica counts as dead."""
+    start_timeout: float = 300.0
+    """The same while a replica starts, makes its environments or compiles."""
     restarts: int = 20
     """How often each replica may be started again."""
     checkpoint_replay: bool = True

@@ -18,6 +18,10 @@ class Interrupted(Exception):
     """A replica died that cannot be replaced alone: the run has to go back to its last checkpoint."""
 
 
+class Abandoned(Exception):
+    """Whoever drives the engine no longer wants to wait for replicas."""
+
+
 class RestartsSpent(RunFailed):
     """Replicas died more often than the budget of restarts allows."""
 
@@ -32,7 +36,7 @@ class NoCapacity(TesseraError):
 
 
 class Engine(Protocol):
-    """Runs a plan. `advance` and all that talks to replicas may raise `Interrupted` or `RestartsSpent`."""
+    """Runs a plan. `advance` and all that talks to replicas may raise `Interrupted`, `RestartsSpent` or `Abandoned`."""
 
     plan: Plan
     """What runs; `rebuild` may replace it by one with fewer replicas."""
@@ -72,6 +76,9 @@ class Engine(Protocol):
 
     def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
         """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
+
+    def abandon(self) -> None:
+        """Have a call that waits for replicas raise `Abandoned`; another thread calls this."""
 
     def status(self) -> list[tuple[str, str, int]]:
         """What every replica is doing: title, state, updates made."""

@@ -100,6 +100,9 @@ class SerialEngine(MapReduce):
         """Never needed: this thread does not lose replicas."""
         raise NotImplementedError
 
+    def abandon(self) -> None:
+        """Nothing to do: in one thread nobody waits for replicas."""
+
     @property
     def params_like(self) -> Any:
         """Params, in shape."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from tessera.errors import TesseraError
@@ -41,6 +42,12 @@ def usable(available: int, envs: int, together: int = 1) -> int:
     return max([d for d in range(1, min(available, envs) + 1) if envs % (d * together) == 0], default=1)
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, in order."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
 def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None, devices: list[int]) -> tuple[int, int]:
     """The number of groups, as requested or near the default, and how many of them an update learns from."""
     batch, together = needs.batch, needs.together
@@ -61,7 +68,7 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
     limits = f" (multiples of {actors}, to wait for {first} of {actors} actors)" if actors > 1 else ""
     limits += f" ({needs.algorithm} needs {together} environments together)" if together > 1 else ""
     rows = f", a draw of {batch} rows" if batch else ""
-    options = [groups for groups in range(1, envs + 1) if fits(groups)]
+    options = [groups for groups in divisors(envs) if fits(groups)]
     if requested is not None and requested not in options:
         raise TesseraError(
             f"--groups {requested} does not fit {envs} environments{rows}, {holders} replicas, {max(devices)} devices"

@@ -16,6 +16,7 @@ from tessera.envs.base import Environment, is_device
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
 from tessera.planning.choose import choose_policy
+from tessera.planning.memory import check_memory
 
 HOST_ENVS = 16
 """The most host environments where the user names no number."""
@@ -56,6 +57,8 @@ def prepare_plan(
     )  # fmt: skip
     if envs is None:
         envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)
+    if engine != "ray":  # other machines have memory of their own
+        check_memory(bound, environment, envs)
     plan = make_plan(
         chosen, needs, envs, groups=groups, reason=reason, engine=engine, platform=available[0].platform,
         available=len(available),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import math
+import os
 import shutil
 import zlib
 from pathlib import Path
@@ -13,11 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.errors import TesseraError
+from tessera.errors import RunFailed, TesseraError
 from tessera.support.machine import available_memory
 from tessera.support.trees import leaf_path
 
 FORMAT = 1
+
+
+class SaveFailed(RunFailed):
+    """A checkpoint could not be written; the one before it is intact."""
 
 
 class Checkpoints:
@@ -34,6 +41,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=not read_only, enable_async_checkpointing=False, read_only=read_only
         )
+        self._options = options
         if not read_only:
             _remove_drafts(folder)
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
@@ -49,7 +57,22 @@ class Checkpoints:
         args, arrays = self._ocp.args, flatten(snapshot)
         meta = {"format": FORMAT, **meta, "checksums": {path: checksum(array) for path, array in arrays.items()}}
         meta["checksum"] = _checksum_of_meta(meta)
-        self._manager.save(update, args=args.Composite(slots=args.StandardSave(arrays), meta=args.JsonSave(meta)))
+        composite = args.Composite(slots=args.StandardSave(arrays), meta=args.JsonSave(meta))
+        try:
+            self._manager.save(update, args=composite)
+        except Exception as error:  # a full disk makes Orbax raise anything
+            raise self._after_failure(update, error) from error
+
+    def _after_failure(self, update: int, error: Exception) -> SaveFailed:
+        """Remove what was half-written, begin anew, and say what went wrong."""
+        with contextlib.suppress(Exception):
+            self._manager.close()
+        with contextlib.suppress(OSError):
+            _remove_drafts(self.folder)
+        self._manager = self._ocp.CheckpointManager(self.folder.resolve(), options=self._options)
+        latest = self.latest()
+        kept = "there is none yet" if latest is None else f"the last good one is of update {latest}"
+        return SaveFailed(f"checkpoint {update} could not be written to {self.folder} ({_cause(error)}); {kept}")
 
     def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Read a checkpoint: arrays by leaf path, and the metadata."""
@@ -190,6 +213,14 @@ def _like(leaf: Any, array: np.ndarray) -> Any:
         if _is_key(leaf)
         else array.astype(_as_saved(leaf).dtype, copy=False)
     )
+
+
+def _cause(error: Exception) -> str:
+    """The operating system's word for what went wrong, if it has one."""
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        if os.strerror(code) in str(error) or getattr(error, "errno", None) == code:
+            return os.strerror(code)
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,8 @@ def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
     The earliest gradient of the update counts; within a gradient the loss, then other metrics, then tensors.
     """
     metrics = sorted(reports.metrics, key=lambda k: k != "loss")
-    guard, names = reports.guard, paths(params)
+    guard = reports.guard
+    names = paths(params) if len(guard.params) else []  # a server that died may have made updates it never reported
     columns = [(f"metric {k}", reports.metrics[k], reports.broken_at[k]) for k in metrics]
     columns += [(f"gradient of {n}", guard.gradients[:, k], guard.broken_at[:, k]) for k, n in enumerate(names)]
     last = np.full(len(guard.params), np.iinfo(np.int32).max)  # params are checked after the last gradient

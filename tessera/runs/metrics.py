@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
+import os
 import secrets
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -120,8 +124,6 @@ class MetricsWriter:
     """metrics.jsonl and TensorBoard events of a run directory; rows after the update of a resume are dropped."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
-        from tensorboardX import SummaryWriter
-
         path = folder / "metrics.jsonl"
         if resumed_at is not None and path.exists():
             text = _text(path)
@@ -129,23 +131,67 @@ class MetricsWriter:
             if kept != text:
                 write_text(path, kept)
         self._file = open_to_append(path)
-        purge = None if resumed_at is None else resumed_at + 1
-        # a name that nobody can foresee, since this file is opened by its path
-        self._board = SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{secrets.token_hex(4)}")
+        self._unwritten = b""
+        """Rows for which there was no room on the disk."""
+        self.failure: OSError | None = None
+        """Why the newest rows could not be written."""
+        self._board = _Board(folder, resumed_at)
 
     def write(self, row: dict[str, float]) -> None:
-        """Append one row; values that are not finite become null."""
+        """Append one row; values that are not finite become null. What cannot be written now is written later."""
         plain = {k: (v if math.isfinite(v) else None) for k, v in row.items()}
-        self._file.write(json.dumps(plain) + "\n")
-        self._file.flush()
-        for name, value in plain.items():
-            if value is not None and name != "update":
-                self._board.add_scalar(name, value, int(row["update"]))
+        self._unwritten += (json.dumps(plain) + "\n").encode()
+        try:
+            self._write_rows()
+            self._board.write({k: v for k, v in plain.items() if v is not None and k != "update"}, int(row["update"]))
+            self.failure = None
+        except OSError as error:
+            self.failure = error
 
     def close(self) -> None:
         """Close both files."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._write_rows()
+        os.close(self._file)
         self._board.close()
+
+    def _write_rows(self) -> None:
+        """Append whole rows or nothing: half a row would make the next one unreadable too."""
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, self._unwritten) < len(self._unwritten):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+        self._unwritten = b""
+
+
+class _Board:
+    """TensorBoard events, written by the thread that has them: an error is seen, and nobody waits for a dead thread."""
+
+    def __init__(self, folder: Path, resumed_at: int | None) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import scalar
+
+        self._event, self._scalar = Event, scalar
+        # a name that nobody can foresee, since this file is opened by its path
+        self._file = EventsWriter(str(folder / "events"), f".{secrets.token_hex(4)}")
+        if resumed_at is not None:  # TensorBoard forgets what comes after
+            started = SessionLog(status=SessionLog.START)
+            self._file.write_event(Event(wall_time=time.time(), step=resumed_at + 1, session_log=started))
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        event = self._event(wall_time=time.time(), step=step)
+        for name, value in values.items():
+            event.summary.value.extend(self._scalar(name, value).value)
+        self._file.write_event(event)
+        self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

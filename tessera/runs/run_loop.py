@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.engines.base import Engine, Interrupted, RestartsSpent
+from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent
 from tessera.engines.factory import make_engine
 from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
@@ -33,11 +30,12 @@ from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
 from tessera.program.training_program import published
 from tessera.runs import directory
-from tessera.runs.checkpoint import Checkpoints
+from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress, number
 from tessera.runs.guards import stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.signals import StopSignals
 from tessera.support.files import write_json
 
 CHUNK_SECONDS = 0.5
@@ -45,6 +43,8 @@ CHUNK_SECONDS = 0.5
 TARGET_CHECKS = 100
 """How often in a run the target return is checked: at fixed updates, so that a run's end does not depend on speed."""
 EVALUATION_SEED = 1_000_003
+TARGET_SEED = 2_000_003
+"""Seed of the episodes that decide whether to stop; the verdict at the end is given on others."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
@@ -60,6 +60,7 @@ class RunOptions:
     evaluate_every: int = 0
     trace: Path | None = None
     timeout: float = 60.0
+    start_timeout: float = 300.0
     restarts: int = 20
     checkpoint_replay: bool = True
     address: str | None = None
@@ -79,6 +80,7 @@ class Run:
     display: Display
     options: RunOptions
     evaluator: Evaluator = field(init=False)
+    signals: StopSignals = field(init=False)
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
@@ -106,21 +108,18 @@ class Run:
         address = cluster.prepare(options.address) if self.plan.engine == "ray" else None
         engine = make_engine(
             self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
-            timeout=options.timeout, restarts=options.restarts, note=self.display.note, trace=trace,
-            logs="" if self.folder is None else str(self.folder / "logs"),
+            timeout=options.timeout, start_timeout=options.start_timeout, restarts=options.restarts,
+            note=self.display.note, trace=trace, logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:
-            with _signals() as caught:
+            with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
                 if self.options.evaluate_every:
                     self.side_evaluator = SideEvaluator(
                         self.algorithm, self.env, self.options.eval_episodes, self.config["seed"], self.display.note
                     )
                 self._begin(engine, found)
-                solved = self._loop(engine, caught)
-            if caught:
-                self._stop_on_signal(engine, caught[0])
-            return self._finish(engine, solved)
+                return self._to_the_end(engine)
         finally:
             self.display.end()
             engine.close()
@@ -129,6 +128,31 @@ class Run:
                     resource.close()
             if self.options.trace is not None:
                 merge_traces(self.options.trace)
+
+    def _to_the_end(self, engine: Engine) -> tuple[State, dict[str, Any]]:
+        """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
+        while True:
+            solved = self._loop(engine)
+            try:
+                if self.signals:
+                    self._stop_on_signal(engine)
+                return self._finish(engine, solved)
+            except Interrupted:
+                self._go_back(engine)
+            except RestartsSpent as spent:
+                self._give_up(engine, spent)
+
+    @contextmanager
+    def _one_sentence_for_files(self) -> Iterator[None]:
+        """A disk that is full or gone ends the run with a sentence."""
+        try:
+            yield
+        except OSError as error:
+            if self.folder is None or (error.filename is None and error.strerror is None):
+                raise
+            latest = self.checkpoints.latest() if self.checkpoints else None
+            rest = "" if latest is None else f"; update {latest} is saved there, --resume goes on from it"
+            raise RunFailed(f"{self.folder} cannot be written to ({error.strerror}){rest}") from error
 
     def _resume_point(self, resume: bool) -> int | None:
         """The update to resume from; None to start from the beginning."""
@@ -150,11 +174,17 @@ class Run:
 
     def _begin(self, engine: Engine, found: int | None) -> None:
         """Start, or go on from a checkpoint; again if a replica is lost meanwhile."""
-        try:
-            self._try_begin(engine, found)
-        except Interrupted:
-            self._rebuild(engine, found)
-            self._begin(engine, found)
+        while True:
+            try:
+                with self.signals.at_once():
+                    self._try_begin(engine, found)
+                return
+            except Interrupted:
+                self._rebuild(engine, found)
+            except (KeyboardInterrupt, SystemExit):
+                if self.signals:
+                    self._stop_unsaved("")
+                raise
 
     def _try_begin(self, engine: Engine, found: int | None) -> None:
         self.meter = Meter()
@@ -166,7 +196,8 @@ class Run:
         snapshot, meta = self._load(engine, found)
         engine.restore(snapshot)
         self.meter = Meter.from_json(meta["meter"])
-        self.wall_before = meta["wall_seconds"]
+        if not self.begun:  # a run that goes back has spent the time since, too
+            self.wall_before = meta["wall_seconds"]
 
     def _load(self, engine: Engine, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.checkpoints is not None
@@ -187,14 +218,15 @@ class Run:
         if self.checkpoints is None:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
 
-    def _loop(self, engine: Engine, caught: list[int]) -> bool:
+    def _loop(self, engine: Engine) -> bool:
         """Run to the last update, the target or a signal; True if the target was reached."""
-        begun = self.begun = time.monotonic()
-        first_steps, first_done, saved, cost = 0, begun, begun, 0.0
+        begun = time.monotonic()
+        self.begun = self.begun or begun
+        first_steps, first_done, saved, cost = self.meter.env_steps, begun, begun, 0.0
         check_every = max(1, self.updates // TARGET_CHECKS)
         count, resumed = 1, self.meter.updates
-        opened = False
-        while self.meter.updates < self.updates and not caught:
+        opened = self.writer is not None
+        while self.meter.updates < self.updates and not self.signals:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
             try:
@@ -221,9 +253,11 @@ class Run:
                     return True
                 self._offer_params(engine, made)
                 if saving:
-                    saved, cost = self._save(engine)
+                    saved, cost = self._try_to_save(engine)
             except Interrupted:
                 self._go_back(engine)
+            except Abandoned:
+                self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
                 self._give_up(engine, spent)
         return False
@@ -254,17 +288,16 @@ class Run:
             if self.writer is not None and self.folder is not None:
                 write_json(self.folder / "plan.json", self.plan.to_json())
 
-    def _give_up(self, engine: Engine, spent: RunFailed) -> None:
+    def _give_up(self, engine: Engine, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
         latest = self.checkpoints.latest() if self.checkpoints else None
-        saved = engine.salvage(None if latest is None else self._load(engine, latest)[0])
-        if saved is not None and self.checkpoints is not None:
-            self.meter.updates = max(self.meter.updates, saved[0])
+        if self.checkpoints is None or latest is None:
+            raise spent
+        saved = engine.salvage(self._load(engine, latest)[0])
+        if saved is not None and saved[0] > latest:
+            latest = self.meter.updates = saved[0]
             self._write(saved[1])
-            raise RunFailed(
-                f"{spent}; update {self.meter.updates} is saved in {self.folder}, --resume goes on from there"
-            )
-        raise spent
+        raise RunFailed(f"{spent}; update {latest} is saved in {self.folder}, --resume goes on from there")
 
     def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
         self.speed = speed
@@ -280,7 +313,13 @@ class Run:
         if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
             del self.rows[::2]
         if self.writer:
+            complained = self.writer.failure is not None
             self.writer.write(row)
+            if self.writer.failure is not None and not complained:
+                self.display.note(
+                    f"metrics cannot be written to {self.folder} ({self.writer.failure.strerror}): training goes on, "
+                    "and they are kept until they can"
+                )
         self._note_processes(engine)
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
@@ -293,19 +332,18 @@ class Run:
         """Keep processes.json up to date: which process is which replica."""
         found = engine.processes()
         if self.folder is not None and found != self.processes:
-            write_json(self.folder / "processes.json", found)
+            with suppress(OSError):  # nothing depends on it
+                write_json(self.folder / "processes.json", found)
         self.processes = found
 
     def _reached_target(self, check_every: int, engine: Engine) -> bool:
         """Whether greedy episodes reach the target; played when training does, and at fixed updates only."""
         if self.target is None or self.meter.updates % check_every or not self.meter.mean_return >= self.target:
             return False
-        return self._evaluate(engine).return_mean >= self.target
+        return self._evaluate(engine, TARGET_SEED).return_mean >= self.target
 
-    def _evaluate(self, engine: Engine) -> Evaluation:
-        return self.evaluator(
-            published(engine.state()), self.options.eval_episodes, self.config["seed"] + EVALUATION_SEED
-        )
+    def _evaluate(self, engine: Engine, seed: int = EVALUATION_SEED) -> Evaluation:
+        return self.evaluator(published(engine.state()), self.options.eval_episodes, self.config["seed"] + seed)
 
     def _offer_params(self, engine: Engine, made: int) -> None:
         """Give the side evaluator the newest params after every `evaluate_every` updates."""
@@ -313,12 +351,25 @@ class Run:
         if self.side_evaluator is not None and now // every > (now - made) // every and self.side_evaluator.ready():
             self.side_evaluator.offer(now, published(engine.state()))
 
+    def _try_to_save(self, engine: Engine) -> tuple[float, float]:
+        """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
+        before = time.monotonic()
+        try:
+            return self._save(engine)
+        except SaveFailed as error:
+            self.display.note(f"{error}: training goes on, and the next checkpoint is tried in time")
+            now = time.monotonic()
+            return now, now - before
+
     def _save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint; return when, and how long it took."""
         before = time.monotonic()
-        self._write(jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS)))
+        self._write(self._snapshot(engine))
         now = time.monotonic()
         return now, now - before
+
+    def _snapshot(self, engine: Engine) -> dict[str, Any]:
+        return jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS))
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.checkpoints is not None
@@ -330,18 +381,29 @@ class Run:
         }
         self.checkpoints.save(self.meter.updates, snapshot, meta)
 
-    def _stop_on_signal(self, engine: Engine, number: int) -> None:
+    def _stop_on_signal(self, engine: Engine) -> NoReturn:
         """Save a checkpoint, say so, and end as the signal would have."""
-        name = signal.Signals(number).name
         if self.checkpoints:
-            self._finish_pending(engine)
-            self._save(engine)
+            try:
+                self.signals.be_patient(self.options.timeout)
+                self._finish_pending(engine)
+                snapshot = self._snapshot(engine)
+                self.signals.be_patient()
+            except (Interrupted, RestartsSpent, Abandoned):
+                self._stop_unsaved("replicas were lost or did not answer, so nothing newer is saved; ")
+            self._write(snapshot)
             self.display.note(
-                f"{name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
+                f"{self.signals.name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
             )
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        raise self.signals.ending()
+
+    def _stop_unsaved(self, why: str) -> NoReturn:
+        """End as the signal would have, with the last checkpoint."""
+        latest = self.checkpoints.latest() if self.checkpoints else None
+        rest = "" if latest is None else f"update {latest} is saved in {self.folder}; --resume goes on from there"
+        if why or rest:
+            self.display.note(f"{self.signals.name}: {why}{rest}".rstrip("; "))
+        raise self.signals.ending()
 
     def _finish_pending(self, engine: Engine) -> None:
         """Finish updates that were begun ahead, so that all replicas have made the same number."""
@@ -419,27 +481,3 @@ def known_target(env: str) -> float | None:
 
 def _rounded(x: float) -> float | None:
     return round(float(x), 4) if math.isfinite(x) else None
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Catch SIGINT and SIGTERM; a second one acts at once."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    old: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {n: signal.getsignal(n) for n in numbers}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        for n in numbers:
-            signal.signal(n, old[n])
-
-    for n in numbers:
-        signal.signal(n, note)
-    try:
-        yield caught
-    finally:
-        for n in numbers:
-            signal.signal(n, old[n])

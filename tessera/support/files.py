@@ -39,8 +39,8 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(folder)
 
 
-def open_to_append(path: Path) -> IO[str]:
-    """Open a plain file for appending; a link, symbolic or hard, is refused."""
+def open_to_append(path: Path) -> int:
+    """Open a plain file for appending: its descriptor. A link, symbolic or hard, is refused."""
     with _opened_folder(path.parent) as folder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -53,7 +53,7 @@ def open_to_append(path: Path) -> IO[str]:
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
         raise _not_plain(path)
-    return os.fdopen(descriptor, "a", encoding="utf-8")
+    return descriptor
 
 
 def read_text(path: Path, at_most: int | None = None) -> str:

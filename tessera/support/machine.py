@@ -12,10 +12,31 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+CGROUP = Path("/sys/fs/cgroup")
+"""Where the limits of a container are; in version 1 in a folder `memory`."""
+
+
 def available_memory() -> int:
-    """Bytes that a process can take without swapping, as the kernel estimates."""
+    """Bytes that a process can take without swapping, as the kernel estimates, and within its container's limit."""
     with open("/proc/meminfo") as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return min([free, *_left_in_container()])
+
+
+def _left_in_container() -> list[int]:
+    """What the container that this process is in may still take, if it has a limit."""
+    for limit, used, cache in (
+        (CGROUP / "memory.max", CGROUP / "memory.current", "inactive_file"),
+        (CGROUP / "memory/memory.limit_in_bytes", CGROUP / "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most, now = limit.read_text().strip(), int(used.read_text())
+            facts = dict(line.split() for line in (limit.parent / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if most.isdigit():  # "max" is no limit
+            return [max(0, int(most) - now + int(facts.get(cache, 0)))]  # files in memory can be dropped
+    return []
 
 
 def process_start() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 import time
@@ -76,3 +77,21 @@ class Hopeless(Match):
         if type(self).played % 3 == 0:
             raise RuntimeError("the simulator never works")
         return super().step(action)
+
+
+class Blocking(Match):
+    """Never returns from its first reset, in one process only."""
+
+    def reset(self, *, seed=None, options=None):
+        if once("block"):
+            time.sleep(600)
+        return super().reset(seed=seed, options=options)
+
+
+class NeverReady(Match):
+    """Never returns from a reset, except in the driver, which only looks at its spaces."""
+
+    def reset(self, *, seed=None, options=None):
+        if multiprocessing.parent_process() is not None:
+            time.sleep(600)
+        return super().reset(seed=seed, options=options)

@@ -17,6 +17,7 @@ from tessera.channels.rings import make_ends
 from tessera.engines.base import Interrupted, RestartsSpent
 from tessera.engines.local import LocalEngine
 from tessera.planning.prepare import prepare_plan
+from tessera.support.trees import shapes_by_path
 
 SMALL = tessera.A2C(unroll=8, widths=(8,))
 SECONDS = 90.0
@@ -98,8 +99,28 @@ def test_when_restarts_are_spent_the_living_give_what_they_hold_now():
         with pytest.raises(RestartsSpent):
             advance_for_ever(engine)
         done, saved = within(SECONDS, lambda: engine.salvage(last))
-        assert done >= 12
-        assert int(saved["state"].clock.applies) > int(last["state"].clock.applies)
+        assert done == int(saved["state"].clock.applies) >= 12
+        assert done > int(last["state"].clock.applies)
+        assert shapes_by_path(saved) == shapes_by_path(engine.template())
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "title"),
+    [("single_learner_coarse:actors=2", "env+act/0"), ("central:mode=async,workers=2", "apply/0")],
+    ids=["in lock step", "a server died"],
+)
+def test_when_restarts_are_spent_nothing_is_saved_that_is_no_whole_update(policy, title):
+    """A checkpoint of a later number than its params, or from the midst of an update, would lose updates silently."""
+    engine = opened(policy, restarts=0)
+    try:
+        last = engine.snapshot()
+        engine.advance(8)
+        kill(engine, title)
+        with pytest.raises(RestartsSpent):
+            advance_for_ever(engine)
+        assert within(SECONDS, lambda: [engine.salvage(last)]) == [None]
     finally:
         engine.close()
 

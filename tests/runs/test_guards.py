@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from tessera import policies
 from tessera.algorithms.contract import State, View
 from tessera.api import train
 from tessera.cli.main import main
-from tessera.engines.replica.reports import Reports
+from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.errors import RunFailed
+from tessera.planning.prepare import prepare_plan
 from tessera.program.accounting import Tally
 from tessera.program.training_program import Guard
 from tessera.runs.guards import first_broken
+from tessera.runs.metrics import Meter
 
 HEAD = "policy_head"
 
@@ -150,3 +153,12 @@ def test_without_a_run_directory_the_dump_goes_to_a_temporary_folder(
 def test_a_gradient_that_breaks_amid_an_update_is_named_and_not_what_it_broke_afterwards(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"^gradient of .* is not finite at update 3:"):
         run(Breaking(**{**TINY, "epochs": 2, "minibatches": 2}, what="gradient", at=9), tmp_path)
+
+
+def test_updates_that_a_dead_server_never_reported_are_no_error() -> None:
+    """After the deaths of all shards an update may count as made of which no row has come."""
+    params = {"a": np.zeros(1), "b": np.zeros(1)}
+    unreported = collect_reports(prepare_plan(tessera.A2C(), "gymnax:CartPole-v1", "fused:devices=1")[2], {}, 3)
+    assert first_broken(unreported, params) is None
+    row = Meter().row(unreported)
+    assert math.isnan(row["learn/gradient_norm"])

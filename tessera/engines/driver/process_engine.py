@@ -32,6 +32,7 @@ from tessera.program.compile import CHUNK
 from tessera.program.exchange import shards_of
 from tessera.program.initial import initial_shapes
 from tessera.program.shapes import slot_shapes
+from tessera.support.trees import shapes_by_path
 
 NUDGE_SECONDS = 1.0
 """How long shards of a server that are done wait for others before they go on."""
@@ -54,6 +55,7 @@ class ProcessEngine(MapReduce):
         horizon: int,
         *,
         timeout: float = 60.0,
+        start_timeout: float = 300.0,
         restarts: int = 20,
         note: Callable[[str], None] = print,
         trace: str = "",
@@ -61,7 +63,9 @@ class ProcessEngine(MapReduce):
     ) -> None:
         """`logs` is a folder for what replicas of other machines print; those of this one print here."""
         self.logs, self._x64, self._trace = logs, wide_numbers(), trace
-        self._options: dict[str, Any] = {"timeout": timeout, "restarts": restarts, "note": note}
+        self._options: dict[str, Any] = {
+            "timeout": timeout, "start_timeout": start_timeout, "restarts": restarts, "note": note,
+        }  # fmt: skip
         self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
@@ -183,16 +187,24 @@ class ProcessEngine(MapReduce):
         return self._assemble(self.supervisor.request(places, command))
 
     def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
-        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
-        if last is None:
+        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas.
+
+        None if that is no more than `last`: replicas in lock step are in the midst of an update, a server that died
+        took its params along, and messages that were on their way may be more or fewer than a start expects.
+        """
+        if last is None or not self.plan.asynchronous:
             return None
         found = self.supervisor.request_from_living({"do": "snapshot", "slots": [], "leave": []})
         for k, job in enumerate(self.jobs):
-            if k not in found:
-                part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
-                found[k] = leaves_of(part)
-        server = self.plan.place(self.plan.home("apply"), 0)
-        return self.base + self.controls[server].done, self._assemble(found)
+            if k in found:
+                continue
+            if "apply" in self.plan.fragments[job.fragment].operators:
+                return None
+            found[k] = leaves_of(part_of(self.plan, self.routes, self.training, job.fragment, job.number, last))
+        snapshot = self._assemble(found)
+        if shapes_by_path(snapshot) != shapes_by_path(self.template()):
+            return None
+        return int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies, snapshot
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
@@ -226,6 +238,10 @@ class ProcessEngine(MapReduce):
             except (NoCapacity, Interrupted):  # capacity was lost or taken meanwhile
                 self.supervisor.close(quickly=True)
                 self.tear_down()
+
+    def abandon(self) -> None:
+        """Have a call that waits for replicas raise `Abandoned`; another thread calls this."""
+        self.supervisor.abandon()
 
     def status(self) -> list[tuple[str, str, int]]:
         """What every replica is doing: title, state, updates made."""

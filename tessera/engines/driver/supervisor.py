@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tessera.channels.control_words import IDLE, STARTING, WAITING, Control
 from tessera.channels.link import GONE
 from tessera.channels.packing import Arrays
-from tessera.engines.base import Interrupted, RestartsSpent
+from tessera.engines.base import Abandoned, Interrupted, RestartsSpent
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
@@ -21,6 +21,8 @@ from tessera.graph.plan import Plan
 FUTILE_RESTARTS = 3
 """Deaths in a row of a replica that got nothing done in between, after which it is not started again."""
 POLL_SECONDS = 0.2
+SLOW_START_SECONDS = 30.0
+"""After how long it is said that a replica still starts."""
 CLOSE_SECONDS = 3.0
 """How long processes may take to end when they are asked to."""
 
@@ -100,13 +102,17 @@ class Supervisor:
         report_log: ReportLog,
         *,
         timeout: float,
+        start_timeout: float,
         restarts: int,
         note: Callable[[str], None],
         deaths: DeathCounts,
     ) -> None:
-        """A replica may be silent for `timeout` seconds and be restarted `restarts` times; `note` informs the user."""
+        """A replica may be silent for `timeout` seconds, or `start_timeout` while it starts or compiles.
+
+        It may be restarted `restarts` times; `note` informs the user.
+        """
         self.plan, self.jobs, self.controls, self.launcher, self.report_log = plan, jobs, controls, launcher, report_log
-        self.timeout, self.budget, self.note = timeout, restarts, note
+        self.timeout, self.start_timeout, self.budget, self.note = timeout, start_timeout, restarts, note
         self.titles = [title for *_, title in plan.places]
         self.started = [False] * len(jobs)
         self.restarted = 0
@@ -114,6 +120,10 @@ class Supervisor:
         self._deaths = deaths
         self._done_at_start = [0] * len(jobs)
         """Updates that each place had made when its process was started."""
+        self._starting_since: dict[int, float] = {}
+        """Since when each place that starts or compiles has got nothing done, by the monotonic clock."""
+        self._called_slow: set[int] = set()
+        """Places of which it was said that they still start."""
         self._handles: list[ProcessHandle | None] = [None] * len(jobs)
         self._finished: set[int] = set()
         self._answers: dict[int, Arrays] = {}
@@ -198,6 +208,10 @@ class Supervisor:
                 self._changed.wait(0.5)
             self._waiting_since = math.inf
 
+    def abandon(self) -> None:
+        """Have the driver's thread give up waiting."""
+        self._fail(Abandoned())
+
     def raise_failure(self) -> None:
         """Raise what went wrong, if anything did."""
         if self._failure is not None:
@@ -226,6 +240,8 @@ class Supervisor:
         job = self.jobs[place]
         self.controls[place].begin()
         self._done_at_start[place] = self.controls[place].done
+        self._starting_since.pop(place, None)
+        self._called_slow.discard(place)
         handle = self.launcher.start(job)
         with self._changed:  # a request from here on reaches the new process
             self._handles[place] = handle
@@ -280,10 +296,32 @@ class Supervisor:
 
     def _end_hung(self, handles: dict[int, ProcessHandle]) -> None:
         for k, handle in handles.items():
+            if self.controls[k].state == STARTING:
+                self._end_hung_start(k, handle)
+                continue
+            self._starting_since.pop(k, None)
             silent = self.controls[k].seconds_since_progress
-            if self.controls[k].state != STARTING and silent > self.timeout and handle.alive():
+            if silent > self.timeout and handle.alive():
                 self._last_words[k] = {"kind": "hung", "text": f"no progress for {silent:.0f} s"}
                 handle.terminate()
+
+    def _end_hung_start(self, place: int, handle: ProcessHandle) -> None:
+        """End a process that starts or compiles for too long; say so once it takes long."""
+        now, silent = time.monotonic(), self.controls[place].seconds_since_progress
+        since = self._starting_since.setdefault(place, now)
+        if silent:  # it has got something done since, and compiles the next program
+            since = self._starting_since[place] = max(since, now - silent)
+        seconds = now - since
+        if seconds > self.start_timeout and handle.alive():
+            text = f"it was not ready after {seconds:.0f} s, see --start-timeout"
+            self._last_words[place] = {"kind": "hung", "text": text, "futile": True}
+            handle.terminate()
+        elif seconds > SLOW_START_SECONDS and place not in self._called_slow:
+            self._called_slow.add(place)
+            self.note(
+                f"replica {self.titles[place]} has been starting for {seconds:.0f} s: it imports, makes its "
+                f"environments or compiles; after {self.start_timeout:.0f} s it is started again (--start-timeout)"
+            )
 
     def _end_stall(self) -> None:
         """If all replicas wait for each other, none hangs and nothing will ever come: the run goes back."""
@@ -310,7 +348,7 @@ class Supervisor:
         if last_words.get("kind") == "refused":
             raise (TesseraError if last_words["code"] == 2 else RunFailed)(last_words["text"])
         self._show_traceback(last_words)
-        self._check_budget(place, on_its_own, reason)
+        self._check_budget(place, on_its_own or bool(last_words.get("futile")), reason)
         self.restarted += 1
         peer = self._peer_with_state(place) if self.plan.mirrored else None
         if not (self.started[place] and (peer is not None or replaceable(self.plan, self.jobs[place].fragment))):

@@ -1,0 +1,84 @@
+"""SIGINT and SIGTERM: a run ends at a checkpoint, or at once where there is nothing to save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 10.0
+"""Seconds that replicas have to finish what they were at when a signal came."""
+
+
+class StopSignals:
+    """Notes the first signal. A second one acts as if nobody had caught it."""
+
+    def __init__(self, on_late: Callable[[], None]) -> None:
+        """`on_late` is called, by another thread, if the work under way does not end soon after a signal."""
+        self.number: int | None = None
+        """The signal that came."""
+        self._on_late = on_late
+        self._at_once = False
+        self._timer: threading.Timer | None = None
+        self._old: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.number is not None
+
+    @property
+    def name(self) -> str:
+        """Name of the signal that came."""
+        return "" if self.number is None else signal.Signals(self.number).name
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.be_patient()
+        self._give_back()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within this block a signal ends the run immediately: replicas start, and there is nothing new to save."""
+        before, self._at_once = self._at_once, True
+        try:
+            if self:
+                raise self.ending()
+            yield
+        finally:
+            self._at_once = before
+
+    def ending(self) -> BaseException:
+        """What ends the process as shells expect it of one that was signalled."""
+        assert self.number is not None
+        return KeyboardInterrupt() if self.number == signal.SIGINT else SystemExit(128 + self.number)
+
+    def be_patient(self, seconds: float | None = None) -> None:
+        """Wait `seconds` from now on before `on_late` is called; None: for ever."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = threading.Timer(seconds, self._on_late)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._give_back()
+        if self._at_once:
+            raise self.ending()
+        self.be_patient(PATIENCE)
+
+    def _give_back(self) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
