@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import io
 import itertools
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Any, get_type_hints
@@ -75,8 +76,18 @@ def read_flags(target: Any, arguments: list[str], prog: str, description: str | 
             raise
         rows = [row.strip("│ ") for row in box.getvalue().splitlines()[1:]]  # the first is the title
         body = itertools.dropwhile(_is_rule, rows)
-        message = itertools.takewhile(lambda row: not _is_rule(row), body)
-        raise TesseraError(f"{' '.join(message).rstrip('.')}: see `{prog} --help`") from None
+        message = " ".join(itertools.takewhile(lambda row: not _is_rule(row), body)).rstrip(".")
+        raise TesseraError(f"{_plainly(message)}: see `{prog} --help`") from None
+
+
+def _plainly(message: str) -> str:
+    """A message about a number that is none, in plain words."""
+    found = re.search(r"parsing (--\S+): .*?(?:\[| 10: |float: )'(.*)'\]?$", message)
+    wanted = re.search(r"\b(INT|int|FLOAT|float)\b", message)
+    if not found or not wanted:
+        return message
+    kind = "a whole number" if wanted[1].lower() == "int" else "a number"
+    return f"{found[1]} {found[2]}: {kind} is needed"
 
 
 def _is_rule(row: str) -> bool:

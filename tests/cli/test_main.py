@@ -56,7 +56,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "flag of eval": (("eval", "x", "--episode", "3"), "unknown flag '--episode': did you mean '--episodes'?"),
     "a word too many": ((*TRAIN, "more"), "more"),
     "argument of doctor": (("doctor", "now"), "takes no arguments, got 'now'"),
-    "number": ((*TRAIN, "--steps", "many"), "--steps: invalid literal for int() with base 10: 'many'"),
+    "number": ((*TRAIN, "--steps", "many"), "--steps many: a whole number is needed"),
+    "seed": ((*TRAIN, "--seed", "1.5"), "--seed 1.5: a whole number is needed"),
+    "fraction": ((*TRAIN, "--gamma", "high"), "--gamma high: a number is needed"),
     "choice": ((*TRAIN, "--precision", "f3"), "invalid choice 'f3' for argument '--precision'"),
     "number of a field": ((*TRAIN, "--gamma", "big"), "--gamma: could not convert string to float: 'big'"),
     "missing value": ((*TRAIN, "--steps"), "Missing value for argument '--steps'"),
@@ -185,7 +187,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
-    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3 --no-checkpoint-replay"
+    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --start-timeout 99 --restarts 3 --no-checkpoint-replay"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
@@ -214,6 +216,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "evaluate_every": 5,
         "trace": Path("t.json"),
         "timeout": 9.5,
+        "start_timeout": 99.0,
         "restarts": 3,
         "checkpoint_replay": False,
         "address": "10.0.0.1:6379",

@@ -21,9 +21,7 @@ def test_environments_beyond_memory_are_refused(envs):
 
 
 def test_a_replay_beyond_memory_is_refused():
-    with pytest.raises(
-        TesseraError, match=r"replay of 100,000,000,000 rows take at least .* available: .*--capacity"
-    ):
+    with pytest.raises(TesseraError, match=r"replay of 100,000,000,000 rows take at least .* available: .*--capacity"):
         prepare_plan(tessera.DQN(capacity=10**11), CARTPOLE, "fused:devices=1")
 
 

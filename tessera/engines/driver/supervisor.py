@@ -296,18 +296,18 @@ class Supervisor:
 
     def _end_hung(self, handles: dict[int, ProcessHandle]) -> None:
         for k, handle in handles.items():
-            if self.controls[k].state == STARTING:
-                self._end_hung_start(k, handle)
+            silent = self.controls[k].seconds_since_progress
+            if self.controls[k].state == STARTING or not self.started[k] or not silent:
+                self._end_hung_start(k, handle, silent)
                 continue
             self._starting_since.pop(k, None)
-            silent = self.controls[k].seconds_since_progress
             if silent > self.timeout and handle.alive():
                 self._last_words[k] = {"kind": "hung", "text": f"no progress for {silent:.0f} s"}
                 handle.terminate()
 
-    def _end_hung_start(self, place: int, handle: ProcessHandle) -> None:
+    def _end_hung_start(self, place: int, handle: ProcessHandle, silent: float) -> None:
         """End a process that starts or compiles for too long; say so once it takes long."""
-        now, silent = time.monotonic(), self.controls[place].seconds_since_progress
+        now = time.monotonic()
         since = self._starting_since.setdefault(place, now)
         if silent:  # it has got something done since, and compiles the next program
             since = self._starting_since[place] = max(since, now - silent)
