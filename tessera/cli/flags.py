@@ -82,7 +82,7 @@ def read_flags(target: Any, arguments: list[str], prog: str, description: str | 
 
 def _plainly(message: str) -> str:
     """A message about a number that is none, in plain words."""
-    found = re.search(r"parsing (--\S+): .*?(?:\[| 10: |float: )'(.*)'\]?$", message)
+    found = re.search(r"parsing (--\S+): .*?(?:\[| 10: |float: )'([^']*)'", message)
     wanted = re.search(r"\b(INT|int|FLOAT|float)\b", message)
     if not found or not wanted:
         return message

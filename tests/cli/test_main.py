@@ -58,9 +58,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "argument of doctor": (("doctor", "now"), "takes no arguments, got 'now'"),
     "number": ((*TRAIN, "--steps", "many"), "--steps many: a whole number is needed"),
     "seed": ((*TRAIN, "--seed", "1.5"), "--seed 1.5: a whole number is needed"),
-    "fraction": ((*TRAIN, "--gamma", "high"), "--gamma high: a number is needed"),
+    "numbers": ((*TRAIN, "--widths", "a", "b"), "--widths a: a whole number is needed"),
     "choice": ((*TRAIN, "--precision", "f3"), "invalid choice 'f3' for argument '--precision'"),
-    "number of a field": ((*TRAIN, "--gamma", "big"), "--gamma: could not convert string to float: 'big'"),
+    "number of a field": ((*TRAIN, "--gamma", "big"), "--gamma big: a number is needed"),
     "missing value": ((*TRAIN, "--steps"), "Missing value for argument '--steps'"),
     "missing env": (("train", "ppo"), "Missing from tessera train ppo: STR Environment"),
     "missing run": (("eval",), "nothing to evaluate: name one or more run directories"),
@@ -187,7 +187,8 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
-    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --start-timeout 99 --restarts 3 --no-checkpoint-replay"
+    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
+    flags += " --start-timeout 99 --no-checkpoint-replay"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
