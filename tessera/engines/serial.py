@@ -131,6 +131,9 @@ class SerialEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot; host environments start new episodes, and a replay that is not there is refilled."""
+        update = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        for r in self.replicas:
+            r.start_new_episodes(update)
         if any(r.on_host for r in self.replicas):
             self._run([r.run(r.programs.reset) for r in self.replicas], 0)
         for link in self.links.values():

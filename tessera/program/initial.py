@@ -28,9 +28,16 @@ def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:
 
 
 def initial_slots(
-    training: Training, plan: Plan, index: int, replica: int, seed: int, horizon: int, mesh: Mesh | None
+    training: Training,
+    plan: Plan,
+    index: int,
+    replica: int,
+    seed: int,
+    horizon: int,
+    mesh: Mesh | None,
+    environment_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Make the slots of one replica."""
+    """Make the slots of one replica; host environments are seeded by `environment_seed`, or by `seed` too."""
     make, learned, ids = _maker(training, plan, index, replica)
     root = root_key(seed)
     state = _starter(training.algorithm, mesh)(root, np.int32(horizon))
@@ -38,7 +45,8 @@ def initial_slots(
     slots = jax.jit(make, out_shardings=_shardings(make, arguments, mesh))(*arguments)
     env = training.env
     if "env" in plan.fragments[index].operators and isinstance(env, HostEnvironment):
-        slots |= {"env_state": open_environments(env, ids, seed), "env_clock": np.int32(0)}
+        seeded = seed if environment_seed is None else environment_seed
+        slots |= {"env_state": open_environments(env, ids, seeded), "env_clock": np.int32(0)}
     return slots
 
 

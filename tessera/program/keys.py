@@ -33,3 +33,14 @@ def derive_each(root: jax.Array, purpose: str, clock: Any, ids: jax.Array) -> ja
     base = derive(root, purpose, clock)
     keys = jax.vmap(lambda i: jax.random.fold_in(base, i))(ids.reshape(-1))
     return keys.reshape(ids.shape)
+
+
+def environment_seed(seed: int, update: int, life: int = 0) -> int:
+    """The seed of host environments that start new episodes after `update` updates of a run.
+
+    `life` counts the processes that a replica's place has had before: its episodes are not played again. At the
+    beginning of a run it is the run's own seed.
+    """
+    if not update and not life:
+        return seed
+    return int(np.random.SeedSequence([seed % 2**64, update, life]).generate_state(1, np.uint64)[0] >> 1)

@@ -95,3 +95,13 @@ class NeverReady(Match):
         if multiprocessing.parent_process() is not None:
             time.sleep(600)
         return super().reset(seed=seed, options=options)
+
+
+class Noting(Match):
+    """Notes each seed that it is reset with, in a process other than the driver."""
+
+    def reset(self, *, seed=None, options=None):
+        folder = notes_of(os.getppid())
+        if seed is not None and folder.is_dir():
+            (folder / f"{seed}-{os.getpid()}").touch()
+        return super().reset(seed=seed, options=options)

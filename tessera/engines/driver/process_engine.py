@@ -218,7 +218,8 @@ class ProcessEngine(MapReduce):
         for k, job in enumerate(self.jobs):
             part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, snapshot)
             tokens = {name: len(value) for name, value in part.items() if name.startswith(FLIGHT)}
-            command = {"do": "restore", "tokens": tokens, "refill": lacks_replay(self.training, snapshot)}
+            refill = lacks_replay(self.training, snapshot)
+            command = {"do": "restore", "tokens": tokens, "refill": refill, "update": base}
             self.supervisor.send(k, command, leaves_of(part))
         self._until(lambda: all(self.supervisor.started))
 

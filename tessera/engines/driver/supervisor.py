@@ -379,7 +379,7 @@ class Supervisor:
 
     def _restart(self, place: int, peer: int | None) -> None:
         """Start a successor; a mirrored one gets the state of a peer."""
-        self.jobs[place] = replace(self.jobs[place], is_successor=True)
+        self.jobs[place] = replace(self.jobs[place], is_successor=True, life=self.jobs[place].life + 1)
         if self.plan.fragments[self.jobs[place].fragment].operators == ("store",):
             self.controls[place].presence = GONE
         try:

@@ -26,6 +26,8 @@ class Job:
     """File for a trace; empty: none is written."""
     is_successor: bool = False
     """Whether it takes the place of a replica that died."""
+    life: int = 0
+    """How many processes its place has had before."""
     base: int = 0
     """Updates that were made before this engine began."""
 

@@ -62,7 +62,8 @@ class ReplicaProcess:
         programs = make_programs(training, job.plan, job.fragment)
         whose = (job.fragment, job.number, job.seed, job.horizon)
         ends = (driver_link.link, driver_link.peer_exchange)
-        self.replica = Replica(job.plan, training, programs, routes, *whose, *ends)
+        begun = (job.base + self.control.done, job.life) if job.life else (0, 0)
+        self.replica = Replica(job.plan, training, programs, routes, *whose, *ends, begun=begun)
         self.replica.clock = clock
         if job.trace:
             self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title, clock)
@@ -257,8 +258,9 @@ class ReplicaProcess:
         self._report(0)
         self._send("started")
 
-    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], refill: bool) -> None:
+    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], refill: bool, update: int) -> None:
         replica = self.replica
+        replica.start_new_episodes(update)
         if isinstance(self.job.env, HostEnvironment):
             self._run(replica.programs.reset, 0)
         give(replica, from_leaves(arrays, self._like(tokens)))

@@ -20,7 +20,7 @@ from tessera.channels.routes import Route
 from tessera.channels.value_operations import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update
 from tessera.engines.replica.trace import TraceWriter
-from tessera.envs.base import Environment, HostVector
+from tessera.envs.base import Environment, HostEnvironment, HostVector
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
@@ -28,10 +28,12 @@ from tessera.program.exchange import exchanged_parts, no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.interfaces import Clock, Port
 from tessera.program.interpreter import drive
+from tessera.program.keys import environment_seed
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
+from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
 from tessera.program.project import project
-from tessera.program.sharding import make_mesh
+from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
 
 
@@ -103,12 +105,20 @@ class Replica:
         updates: int,
         link: Callable[[int, int], Link],
         peer_exchange: Callable[[int], PeerExchange | None],
+        *,
+        begun: tuple[int, int] = (0, 0),
     ) -> None:
+        """`begun` says after which update it begins, and how many processes its place has had before."""
         self.plan, self.training, self.programs = plan, training, programs
         self.fragment, self.number = fragment, number
         s = training.algorithm.schedule
         ends = horizon(plan, training.algorithm, updates)
-        self.slots = initial_slots(training, plan, fragment, number, seed, ends, programs.mesh)
+        own = (fragment, number, seed, ends, programs.mesh, environment_seed(seed, *begun))
+        self.slots = initial_slots(training, plan, *own)
+        self._seed = seed
+        self._first_memory = None
+        if isinstance(training.env, HostEnvironment) and "memory" in self.slots:
+            self._first_memory = jax.tree.map(np.array, self.slots["memory"])
         self._reports: list[ReplicaReport] = []
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
@@ -130,6 +140,23 @@ class Replica:
     def on_host(self) -> bool:
         """Whether it holds environments that do not live in compiled programs."""
         return isinstance(self.slots.get("env_state"), HostVector)
+
+    def start_new_episodes(self, update: int) -> None:
+        """Where a run goes on after `update` updates: host environments that nobody has played yet, and no memory.
+
+        A window of steps, a recurrent carry or a pending step of the old episodes would join them with the new ones.
+        """
+        env = self.training.env
+        if not isinstance(env, HostEnvironment):
+            return
+        if self._first_memory is not None:
+            mesh = self.programs.mesh
+            memory = jax.tree.map(np.array, self._first_memory)
+            self.slots["memory"] = jax.device_put(memory, shardings(mesh, "memory", memory) if mesh else None)
+        if self.on_host:
+            self.slots["env_state"].close()
+            ids = np.asarray(self.slots["ids"])
+            self.slots["env_state"] = open_environments(env, ids, environment_seed(self._seed, update))
 
     def begin(self, under_way: dict[str, list[Any]] | None = None) -> None:
         """Send what receivers begin with: the params that they trail behind by, and the first of every register."""

@@ -127,10 +127,14 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
 
 
 def give(replica: Replica, part: Slots) -> None:
-    """Put a replica's share in place, in buffers of its own, since programs reuse what they are given."""
+    """Put a replica's share in place, in buffers of its own, since programs reuse what they are given.
+
+    Host environments have started new episodes, of which nobody has a memory yet.
+    """
     mesh = replica.programs.mesh
+    forgotten = ("memory",) if isinstance(replica.training.env, HostEnvironment) else ()
     for slot, value in part.items():
-        if slot in SLOTS:
+        if slot in SLOTS and slot not in forgotten:
             mine = jax.tree.map(_copied, value)
             replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
