@@ -102,6 +102,7 @@ def train(
     restarts: int = 20,
     checkpoint_replay: bool = True,
     address: str | None = None,
+    trust_network: bool = False,
     quiet: bool = False,
     started: float | None = None,
 ) -> Result:
@@ -136,6 +137,7 @@ def train(
         checkpoint_replay: save the replay in every checkpoint, so that a resumed run continues exactly; otherwise it
             is filled again by as many unrolls as before the first update.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this run.
+        trust_network: let CPU learners that all-reduce on a cluster listen where other machines can reach them.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -175,6 +177,7 @@ def train(
         restarts=restarts,
         checkpoint_replay=checkpoint_replay,
         address=address,
+        trust_network=trust_network,
     )
     run = Run(bound, environment, plan, config, folder, updates, target_return, make_display(quiet), options)
     state, summary = run.go(resume)

@@ -46,6 +46,8 @@ class TrainOptions:
     """Save the replay in every checkpoint, so that a resumed run continues exactly; otherwise it is filled again."""
     address: str | None = None
     """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this run."""
+    trust_network: bool = False
+    """Let CPU learners that all-reduce on a cluster listen, without a token, where other machines can reach them."""
     quiet: bool = False
     """Show no progress."""
 

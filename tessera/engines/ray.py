@@ -22,6 +22,8 @@ from tessera.engines.ray_backend.capacity import (
     plan_that_fits,
     with_shared_gpus,
 )
+from tessera.engines.ray_backend.cluster import session_folder
+from tessera.engines.ray_backend.exposure import check_exposure
 from tessera.engines.ray_backend.launcher import RayLauncher
 from tessera.engines.ray_backend.resources import free_resources, total_resources, wait_for_capacity
 from tessera.engines.replica.job import Job
@@ -45,7 +47,8 @@ def connect(address: str | None, replicas: int) -> None:
     common: dict[str, Any] = {"namespace": "tessera", "log_to_driver": False, "logging_level": "ERROR"}
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # Ray forks only to start other programs
     if address is None:
-        ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, **common)
+        home = str(session_folder())
+        ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, _temp_dir=home, **common)
         return
     _check_reachable(address)
     try:
@@ -82,6 +85,7 @@ class RayEngine(ProcessEngine):
 
     def check(self) -> None:
         """Refuse a plan that the cluster cannot run."""
+        check_exposure(self.plan, self.trust_network)
         nodes = total_resources()
         self.plan = with_shared_gpus(self.plan, nodes)
         check_capacity(self.plan, nodes)

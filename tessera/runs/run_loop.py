@@ -64,6 +64,7 @@ class RunOptions:
     restarts: int = 20
     checkpoint_replay: bool = True
     address: str | None = None
+    trust_network: bool = False
 
 
 @dataclass
@@ -109,7 +110,8 @@ class Run:
         engine = make_engine(
             self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
             timeout=options.timeout, start_timeout=options.start_timeout, restarts=options.restarts,
-            note=self.display.note, trace=trace, logs="" if self.folder is None else str(self.folder / "logs"),
+            note=self.display.note, trace=trace, trust_network=options.trust_network,
+            logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:

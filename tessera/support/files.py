@@ -91,6 +91,17 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
+def private_folder(path: Path) -> Path:
+    """Make a folder that only this user can enter; one that is another's, a link, or open to others is refused."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise TesseraError(f"{path} is a link or belongs to another user, who could read and change what is put there")
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
 @contextlib.contextmanager
 def _opened_folder(path: Path) -> Iterator[int]:
     """A handle of a folder: what is opened relative to it stays in it, whatever happens to its name."""

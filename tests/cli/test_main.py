@@ -188,7 +188,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     flags += " --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
-    flags += " --start-timeout 99 --no-checkpoint-replay"
+    flags += " --start-timeout 99 --no-checkpoint-replay --trust-network"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
@@ -220,6 +220,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "start_timeout": 99.0,
         "restarts": 3,
         "checkpoint_replay": False,
+        "trust_network": True,
         "address": "10.0.0.1:6379",
         "quiet": True,
     }

@@ -468,11 +468,40 @@ def test_a_client_without_the_token_cannot_submit(nodes, tmp_path):
     assert done.stdout.split() == ["in", "1"], done.stdout + done.stderr
 
 
-def test_the_cluster_listens_on_loopback_and_its_token_is_the_users_alone(nodes):
+def assert_loopback_only(nodes: dict[str, Any]) -> None:
     pids = {pid for node in nodes["nodes"] for pid in cluster._members(node["pid"])}
-    public = {f"socket:[{inode}]" for inode, address in listening() if not address.startswith(LOOPBACK)}
+    public = {f"socket:[{inode}]": address for inode, address in listening() if not address.startswith(LOOPBACK)}
     for pid in pids:
-        assert not public & set(opened_by(pid)), f"process {pid} listens beyond loopback"
+        found = {public[name] for name in opened_by(pid) if name in public}
+        assert not found, f"process {pid} listens beyond loopback, at {found}"
+
+
+def test_learners_that_all_reduce_listen_on_loopback(nodes):
+    engine = make_engine(ALGORITHMS["a2c"], "multi_learner:learners=2")
+    try:
+        engine.start()
+        engine.advance(2)
+        assert_loopback_only(nodes)
+    finally:
+        engine.close()
+
+
+def test_learners_that_would_listen_in_public_are_refused_unless_the_network_is_trusted(monkeypatch):
+    from tessera.engines.ray_backend.exposure import check_exposure
+
+    def plan(policy: str) -> Any:
+        return prepare_plan(ALGORITHMS["a2c"], "gymnax:CartPole-v1", policy, envs=16, engine="ray")[2]
+
+    check_exposure(plan("multi_learner:learners=2"), trust_network=False)
+    monkeypatch.setattr("socket.gethostbyname", lambda name: "192.0.2.2")
+    with pytest.raises(TesseraError, match=r"listen at 192\.0\.2\.2.*--trust-network"):
+        check_exposure(plan("multi_learner:learners=2"), trust_network=False)
+    check_exposure(plan("multi_learner:learners=2"), trust_network=True)
+    check_exposure(plan("central:workers=2"), trust_network=False)
+
+
+def test_the_cluster_listens_on_loopback_and_its_token_is_the_users_alone(nodes):
+    assert_loopback_only(nodes)
     assert Path(nodes["token"]).stat().st_mode & 0o077 == 0
     assert json.loads((cluster.folder() / "cluster.json").read_text())["address"].startswith("127.0.0.1:")
 

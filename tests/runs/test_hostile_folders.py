@@ -266,3 +266,16 @@ def test_what_a_kill_during_a_save_left_is_removed(run):
     assert draft.exists()
     Checkpoints(run / "checkpoints").close()
     assert not draft.exists()
+
+
+def test_a_private_folder_is_nobody_elses(tmp_path, monkeypatch):
+    made = files.private_folder(tmp_path / "deep" / "mine")
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o755)
+    assert files.private_folder(made).stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(made)
+    with pytest.raises(TesseraError, match="is a link or belongs to another user"):
+        files.private_folder(tmp_path / "link")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(TesseraError, match="is a link or belongs to another user"):
+        files.private_folder(made)

@@ -60,9 +60,13 @@ class ProcessEngine(MapReduce):
         note: Callable[[str], None] = print,
         trace: str = "",
         logs: str = "",
+        trust_network: bool = False,
     ) -> None:
-        """`logs` is a folder for what replicas of other machines print; those of this one print here."""
-        self.logs, self._x64, self._trace = logs, wide_numbers(), trace
+        """`logs` is a folder for what replicas of other machines print; those of this one print here.
+
+        `trust_network` allows replicas to listen where other machines can reach them, without a token.
+        """
+        self.logs, self._x64, self._trace, self.trust_network = logs, wide_numbers(), trace, trust_network
         self._options: dict[str, Any] = {
             "timeout": timeout, "start_timeout": start_timeout, "restarts": restarts, "note": note,
         }  # fmt: skip

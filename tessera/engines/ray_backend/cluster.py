@@ -23,7 +23,7 @@ from typing import Any
 
 from tessera.engines.ray_backend.loopback import LOOPBACK, LOOPBACK_ONLY
 from tessera.errors import TesseraError
-from tessera.support.files import write_json
+from tessera.support.files import private_folder, write_json
 
 UP_SECONDS = 60.0
 DOWN_SECONDS = 4.0
@@ -109,7 +109,7 @@ def up(nodes: int, cpus: int, memory: int, host: str = LOOPBACK) -> dict[str, An
     if running is not None:
         raise TesseraError(f"a cluster is up already, at {running['address']}: tessera cluster down ends it")
     home = folder()
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(home)
     token = home / "token"
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -180,7 +180,7 @@ def _start(number: int, role: list[str], host: str, cpus: int, memory: int, home
     ]
     if number == 0:
         command += [f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={LOOPBACK}"]
-        command += [f"--temp-dir={_socket_folder(home)}"]
+        command += [f"--temp-dir={session_folder()}"]
     variables = {**os.environ, **HEALTH, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     for name in ("RAY_AUTH_TOKEN", "RAY_ADDRESS", *LOOPBACK_ONLY):
         variables.pop(name, None)
@@ -191,10 +191,10 @@ def _start(number: int, role: list[str], host: str, cpus: int, memory: int, home
     return {"pid": process.pid, "began": _start_ticks(process.pid), "cpus": cpus}
 
 
-def _socket_folder(home: Path) -> str:
-    """A folder for sockets, whose paths may have no more than 107 characters."""
-    path = home / "ray"
-    return str(path) if len(str(path)) < 40 else f"/tmp/tessera-ray-{os.getuid()}"
+def session_folder() -> Path:
+    """A folder for Ray's sockets, whose paths may have no more than 107 characters; it is the user's alone."""
+    path = folder() / "ray"
+    return private_folder(path if len(str(path)) < 40 else Path(f"/tmp/tessera-ray-{os.getuid()}"))
 
 
 def _wait_until_started(home: Path, number: int, node: dict[str, Any]) -> None:

@@ -29,7 +29,12 @@ def join_group(group: Membership) -> None:
     """Join a group, before JAX is used for anything else. A process that loses a peer ends: a group restarts as one."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        group.coordinator, group.size, group.number, initialization_timeout=JOIN_SECONDS, cluster_detection_method=None
+        group.coordinator,
+        group.size,
+        group.number,
+        initialization_timeout=JOIN_SECONDS,
+        cluster_detection_method=None,
+        coordinator_bind_address=group.coordinator,  # by default it would listen on all addresses
     )
 
 
