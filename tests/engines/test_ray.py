@@ -502,6 +502,7 @@ def test_learners_that_would_listen_in_public_are_refused_unless_the_network_is_
 
 def test_the_cluster_listens_on_loopback_and_its_token_is_the_users_alone(nodes):
     assert_loopback_only(nodes)
+    assert cluster.session_folder().parent.stat().st_mode & 0o077 == 0
     assert Path(nodes["token"]).stat().st_mode & 0o077 == 0
     assert json.loads((cluster.folder() / "cluster.json").read_text())["address"].startswith("127.0.0.1:")
 

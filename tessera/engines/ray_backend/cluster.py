@@ -192,9 +192,12 @@ def _start(number: int, role: list[str], host: str, cpus: int, memory: int, home
 
 
 def session_folder() -> Path:
-    """A folder for Ray's sockets, whose paths may have no more than 107 characters; it is the user's alone."""
-    path = folder() / "ray"
-    return private_folder(path if len(str(path)) < 40 else Path(f"/tmp/tessera-ray-{os.getuid()}"))
+    """A folder for Ray's sockets, whose paths may have no more than 107 characters.
+
+    Ray opens it to everybody, so it lies in one that only the user can enter.
+    """
+    home = folder() if len(str(folder())) < 36 else Path(f"/tmp/tessera-ray-{os.getuid()}")
+    return private_folder(home) / "ray"
 
 
 def _wait_until_started(home: Path, number: int, node: dict[str, Any]) -> None:
