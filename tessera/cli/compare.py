@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.cli.options import parse_arguments, plan_arguments
-from tessera.cli.train import TrainOptions
+from tessera.cli.train import TrainOptions, new_folder
 from tessera.errors import RunFailed, TesseraError
 
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -39,7 +39,8 @@ def compare_command(arguments: list[str]) -> None:
             raise TesseraError(f"{flag} is not for compare: name policies and their options in --policies")
     from tessera.api import compare
 
-    train_options = dataclasses.asdict(options)
+    folder = options.run_dir or new_folder(f"compare-{arguments[0]}", world, options.seed)
+    train_options = {**dataclasses.asdict(options), "run_dir": folder}
     names = split_policies(train_options.pop("policies"))
     quiet = train_options.pop("quiet")
 
@@ -49,6 +50,7 @@ def compare_command(arguments: list[str]) -> None:
 
     summaries = compare(algorithm, world.env, names, note=note, **plan_arguments(world), **train_options)
     print(table(summaries))
+    note(f"results in {folder}")
     failed = [name for name, summary in summaries.items() if "failed" in summary]
     if failed:
         raise RunFailed(f"{', '.join(failed)} failed")

@@ -13,6 +13,7 @@ from tessera import __version__
 from tessera.cli.options import refuse_arguments
 from tessera.engines.ray_backend import cluster
 from tessera.support.cache import cache_folder
+from tessera.support.extras import install_hint
 from tessera.support.machine import available_memory, cores
 
 CORE = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnasium", "gymnax")
@@ -69,7 +70,7 @@ def _memory(device: Any) -> str:
 def _extras() -> Iterator[str]:
     for extra, (modules, purpose) in EXTRAS.items():
         installed = all(importlib.util.find_spec(module) is not None for module in modules)
-        state = "installed" if installed else f"missing: {_install(extra)}"
+        state = "installed" if installed else f"missing: {install_hint(extra)}"
         yield f"extra     {extra:10s} {state} ({purpose})"
 
 
@@ -77,13 +78,9 @@ def _ray() -> str:
     """Version, and whether `tessera cluster up` has started a cluster that still runs."""
     version = _version("ray")
     if version is None:
-        return f"not installed: {_install('ray')}"
+        return f"not installed: {install_hint('ray')}"
     up = cluster.current()
     return f"{version}, " + (f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one")
-
-
-def _install(extra: str) -> str:
-    return f"pip install 'tessera-rl[{extra}]'"
 
 
 def _version(package: str) -> str | None:

@@ -12,8 +12,8 @@ from tessera.errors import unknown_name
 class PairsOptions:
     """The table of algorithms and policies: which pairs run, and why the others do not."""
 
-    env: str = "gymnax:CartPole-v1"
-    """Environment to plan for."""
+    env: str | None = None
+    """Environment to plan for; default: for each algorithm a task that it can play."""
     format: str = "table"
     """table, markdown or json."""
 

@@ -58,7 +58,7 @@ def train_command(arguments: list[str]) -> None:
     world, options, algorithm = parse_arguments("train", arguments, TrainOptions)
     from tessera.api import train
 
-    folder = options.run_dir or (None if options.resume else _new_folder(arguments[0], world, options.seed))
+    folder = options.run_dir or (None if options.resume else new_folder(arguments[0], world, options.seed))
     train(
         algorithm,
         world.env,
@@ -69,6 +69,7 @@ def train_command(arguments: list[str]) -> None:
     )
 
 
-def _new_folder(system: str, world: WorldOptions, seed: int) -> Path:
+def new_folder(system: str, world: WorldOptions, seed: int) -> Path:
+    """A folder under runs/ that nobody has."""
     system, env = (re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-") for text in (system, world.env))
     return Path("runs") / f"{system}-{env}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -15,6 +15,7 @@ from tessera.engines.serial import SerialEngine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.plan import Plan
+from tessera.support.extras import install_hint
 
 
 def make_engine(
@@ -34,7 +35,7 @@ def ray_engine(address: str | None, processes: int) -> type[ProcessEngine]:
         from tessera.engines.ray import RayEngine, connect  # with Ray
     except ImportError as error:
         raise TesseraError(
-            f"--engine ray needs a package that is not installed ({error.name or error}): run pip install 'ray>=2.54'"
+            f"--engine ray needs a package that is not installed ({error.name or error}): run {install_hint('ray')}"
         ) from None
     connect(address, processes)
     return RayEngine

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tessera.errors import TesseraError
+from tessera.support.extras import install_hint
 
 
 @dataclass(frozen=True)
@@ -187,5 +188,5 @@ def missing_extra(prefix: str, extra: str, error: ImportError) -> TesseraError:
     """The error for an environment family whose package is not installed."""
     return TesseraError(
         f"'{prefix}:' environments need a package that is not installed ({error.name or error}): "
-        f"run pip install 'tessera-rl[{extra}]'"
+        f"run {install_hint(extra)}"
     )

@@ -16,7 +16,8 @@ from tessera.graph.policy import MODES, Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.program.project import project
 
-ENV = "gymnax:CartPole-v1"
+TASKS = ("gymnax:CartPole-v1", "gymnax:Pendulum-v1", "jaxmarl:MPE_simple_spread_v3")
+"""Tasks with discrete actions, with continuous ones, and for several agents."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Pair:
     policy: str
     refused: str = ""
     """Why it does not run; empty if it does."""
+    env: str = TASKS[0]
 
 
 def variants() -> Iterator[tuple[str, Policy]]:
@@ -60,11 +62,18 @@ def refusal(algorithm: Any, env: Any, policy: Policy) -> str:
     return ""
 
 
-def all_pairs(env: Any = ENV) -> list[Pair]:
-    """Every pair, in the order of policies."""
+def task_for(algorithm: Any) -> str:
+    """A task that an algorithm can play; the first one if none of its kind is installed."""
+    fused = policies.get("fused", devices=1)
+    return next((task for task in TASKS if not refusal(algorithm, task, fused)), TASKS[0])
+
+
+def all_pairs(env: str | None = None) -> list[Pair]:
+    """Every pair, in the order of policies, planned for `env`; None: for a task that the algorithm can play."""
     instances = {name: algorithms.get(name)() for name in algorithms.ALGORITHMS}
+    tasks = {name: env or task_for(algorithm) for name, algorithm in instances.items()}
     return [
-        Pair(name, text, refusal(algorithm, env, policy))
+        Pair(name, text, refusal(algorithm, tasks[name], policy), tasks[name])
         for text, policy in variants()
         for name, algorithm in instances.items()
     ]
@@ -84,7 +93,11 @@ def _cells(pairs: Sequence[Pair]) -> tuple[list[list[str]], list[str]]:
     cells = {(p.policy, p.algorithm): f"no [{reasons.index(p.refused) + 1}]" if p.refused else "runs" for p in pairs}
     rows = [["policy", *names]]
     rows += [[policy, *(cells[policy, name] for name in names)] for policy in dict.fromkeys(p.policy for p in pairs)]
-    return rows, [f"[{k}] {reason}" for k, reason in enumerate(reasons, 1)]
+    tasks: dict[str, list[str]] = {}
+    for name in names:
+        tasks.setdefault(next(p.env for p in pairs if p.algorithm == name), []).append(name)
+    planned = "planned for " + "; ".join(f"{task} ({', '.join(mine)})" for task, mine in tasks.items())
+    return rows, [planned, *(f"[{k}] {reason}" for k, reason in enumerate(reasons, 1))]
 
 
 def _table(pairs: Sequence[Pair]) -> str:
@@ -102,7 +115,10 @@ def _markdown(pairs: Sequence[Pair]) -> str:
 
 
 def _json(pairs: Sequence[Pair]) -> str:
-    rows = [{"algorithm": p.algorithm, "policy": p.policy, "runs": not p.refused, "reason": p.refused} for p in pairs]
+    rows = [
+        {"algorithm": p.algorithm, "policy": p.policy, "env": p.env, "runs": not p.refused, "reason": p.refused}
+        for p in pairs
+    ]
     return json.dumps(rows, indent=2)
 
 

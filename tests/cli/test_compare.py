@@ -69,7 +69,10 @@ def test_nothing_runs_if_one_of_them_cannot(tmp_path):
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(monkeypatch, capsys):
+    folders: list[Any] = []
+
     def train(algorithm: Any, env: Any, policy: Any, **options: Any) -> Any:
+        folders.append(options["run_dir"])
         if policy.name == "hogwild":
             raise RunFailed("a worker was killed too often")
         return SimpleNamespace(summary={"steps_per_second": 1234.5, "seconds_to_target": None, "lag_mean": 0.25})
@@ -85,3 +88,5 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(monkeypatch, capsys):
     assert rows[2] == ["central:workers=2,mode=async", "1,234", "-", "-", "0.25", "-", "-", "-"]
     assert "hogwild: a worker was killed too often" in shown.out
     assert shown.err == "tessera: hogwild failed\n"
+    assert [folder.name for folder in folders] == ["hogwild", "central-workers=2-mode=async"]
+    assert folders[0].parent.name.startswith("compare-a2c-gymnax-CartPole-v1-seed0-")

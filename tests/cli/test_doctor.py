@@ -52,7 +52,7 @@ def test_an_extra_counts_as_installed_only_if_all_its_modules_are(monkeypatch: p
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mpe2" else find(name))
     (line,) = (line for line in lines_of("extra") if "pettingzoo" in line)
-    assert line == "extra     pettingzoo missing: pip install 'tessera-rl[pettingzoo]' (pettingzoo: environments)"
+    assert line == "extra     pettingzoo missing: pip install 'pettingzoo>=1.26' 'mpe2>=1.1' (pettingzoo: environments)"
 
 
 def test_memory_is_what_can_be_taken_without_swapping(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,4 +84,4 @@ def test_ray_is_named_with_its_version_and_the_cluster_that_is_up(monkeypatch: p
     monkeypatch.setattr(cluster, "current", lambda: {"address": "127.0.0.1:6379"})
     assert lines_of("ray") == ["ray       2.54.0, cluster up at 127.0.0.1:6379"]
     versions.clear()
-    assert lines_of("ray") == ["ray       not installed: pip install 'tessera-rl[ray]'"]
+    assert lines_of("ray") == ["ray       not installed: pip install 'ray>=2.54'"]

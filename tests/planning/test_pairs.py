@@ -27,13 +27,14 @@ def found() -> list[Pair]:
     return pairs
 
 
-def test_every_algorithm_meets_every_policy_and_all_for_one_agent_run_cartpole(found):
+def test_every_algorithm_meets_every_policy_on_a_task_that_it_can_play(found):
     met = {(p.algorithm, p.policy.partition(":")[0]) for p in found}
     assert met == {(a, p) for a in algorithms.ALGORITHMS for p in policies.names()}
-    teams = {name for name in algorithms.ALGORITHMS if algorithms.get(name).teams}
-    assert [p for p in found if p.refused and p.algorithm not in teams | {"dpg"}] == []
-    assert all("continuous actions" in p.refused for p in found if p.algorithm == "dpg")
-    assert all("one agent" in p.refused for p in found if p.algorithm in teams)
+    tasks = {p.algorithm: p.env for p in found}
+    assert tasks["ppo"] == "gymnax:CartPole-v1"
+    assert tasks["dpg"] == "gymnax:Pendulum-v1"
+    assert tasks["mappo"] == "jaxmarl:MPE_simple_spread_v3"
+    assert [p for p in found if p.refused] == []
 
 
 def test_other_modes_and_flags_of_a_policy_are_policies_of_their_own(found):
@@ -62,7 +63,7 @@ def test_reasons_are_listed_once_below_the_table():
         ["fused", "runs", "no", "[1]"],
         ["central", "runs", "no", "[1]"],
     ]
-    assert lines[3:] == ["", "[1] no table"]
+    assert lines[3:] == ["", "planned for gymnax:CartPole-v1 (ppo, dqn)", "[1] no table"]
 
 
 def test_the_table_is_markdown_or_json_too():
@@ -72,7 +73,9 @@ def test_the_table_is_markdown_or_json_too():
         "| `fused` | runs | no [1] |",
     ]
     rows = json.loads(render(PAIRS, "json"))
-    assert rows[1] == {"algorithm": "dqn", "policy": "fused", "runs": False, "reason": "no table"}
+    assert rows[1] == {
+        "algorithm": "dqn", "policy": "fused", "env": "gymnax:CartPole-v1", "runs": False, "reason": "no table",
+    }  # fmt: skip
 
 
 def test_the_command_prints_the_table(capsys, monkeypatch):

@@ -23,6 +23,7 @@ from typing import Any
 
 from tessera.engines.ray_backend.loopback import LOOPBACK, LOOPBACK_ONLY
 from tessera.errors import TesseraError
+from tessera.support.extras import install_hint
 from tessera.support.files import private_folder, write_json
 
 UP_SECONDS = 60.0
@@ -104,7 +105,7 @@ def up(nodes: int, cpus: int, memory: int, host: str = LOOPBACK) -> dict[str, An
         raise TesseraError(f"--nodes {nodes} --cpus {cpus}: at least one of each is needed")
     check_host(host, os.environ.get("RAY_AUTH_MODE", "token"))
     if importlib.util.find_spec("ray") is None:
-        raise TesseraError("tessera cluster needs Ray, which is not installed: run pip install 'ray>=2.54'")
+        raise TesseraError(f"tessera cluster needs Ray, which is not installed: run {install_hint('ray')}")
     running = current()
     if running is not None:
         raise TesseraError(f"a cluster is up already, at {running['address']}: tessera cluster down ends it")
