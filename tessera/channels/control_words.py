@@ -77,9 +77,14 @@ class Control:
         self._words[3] = value
 
     @property
+    def last_progress(self) -> int:
+        """When it last finished anything, by the clock; 0 before the first time."""
+        return self._words[4]
+
+    @property
     def seconds_since_progress(self) -> float:
         """Seconds since it last finished anything; 0 before the first time."""
-        last = self._words[4]
+        last = self.last_progress
         return (self._clock() - last) / 1e9 if last else 0.0
 
     def progress(self) -> None:

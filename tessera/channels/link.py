@@ -150,6 +150,11 @@ class Flow:
         self.lag_max = max(self.lag_max, updates)
         self.lags += 1
 
+    @property
+    def lag_mean(self) -> float:
+        """Mean lag of the messages whose lag is known; 0 if there are none."""
+        return self.lag_sum / self.lags if self.lags else 0.0
+
     def merge(self, other: Flow) -> None:
         """Add another end's account."""
         for name in ("messages", "dropped", "lag_sum", "lags", "fill", "waits", "wait_seconds", "bytes"):

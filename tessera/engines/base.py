@@ -62,6 +62,9 @@ class Engine(Protocol):
     def advance(self, count: int, ahead: int = 0) -> Reports:
         """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
 
+    def late_tally(self) -> Tally:
+        """What replicas that run at their own pace have played since `advance` returned, as of the last snapshot."""
+
     def state(self) -> State:
         """The learner's state."""
 

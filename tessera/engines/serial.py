@@ -92,6 +92,10 @@ class SerialEngine(MapReduce):
     restarts = 0
     pending = 0
 
+    def late_tally(self) -> Tally:
+        """Nothing: in one thread nobody plays after `advance` has returned."""
+        return collect_reports(self.plan, {}, 1).tally
+
     def rebuild(self) -> None:
         """Never needed: this thread does not lose replicas."""
         raise NotImplementedError

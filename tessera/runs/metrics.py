@@ -32,7 +32,7 @@ class Meter:
         self.env_steps = 0
         self.episodes = 0
         self.lag_mean = math.nan
-        """Mean lag, in updates, of the experience that the newest updates learned from."""
+        """Updates by which the params that played trail behind those that the newest gradients were applied to."""
         self.lag_max = math.nan
         """Maximum of the same lag."""
         self.streams: dict[str, dict[str, float]] = {}
@@ -71,10 +71,9 @@ class Meter:
         }
 
     def _update_streams(self, reports: Reports) -> None:
-        for name, reduce in (("lag_mean", np.mean), ("lag_max", np.max)):
-            values = getattr(reports, name)
-            if len(values) and np.isfinite(values).any():
-                setattr(self, name, float(reduce(values[np.isfinite(values)])))
+        lag = reports.lag()
+        if lag is not None:
+            self.lag_mean, self.lag_max = lag
         self.streams = {
             name: {
                 "messages": flow.messages,
@@ -83,7 +82,7 @@ class Meter:
                 "wait_seconds": flow.wait_seconds,
                 "bytes": flow.bytes,
                 "fill": flow.fill / max(flow.messages, 1),
-                **({"lag_mean": flow.lag_sum / flow.lags, "lag_max": flow.lag_max} if flow.lags else {}),
+                **({"lag_mean": flow.lag_mean, "lag_max": flow.lag_max} if flow.lags else {}),
             }
             for name, flow in reports.flows.items()
         }

@@ -371,7 +371,9 @@ class Run:
         return now, now - before
 
     def _snapshot(self, engine: Engine) -> dict[str, Any]:
-        return jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS))
+        snapshot = jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS))
+        self.meter.count(engine.late_tally())
+        return snapshot
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.checkpoints is not None
@@ -423,6 +425,8 @@ class Run:
             self._finish_pending(engine)
             self._save(engine)
         evaluation = self._evaluate(engine)
+        if self.checkpoints is None:  # else the checkpoint has counted it
+            self.meter.count(engine.late_tally())
         summary = self._summary(engine, evaluation, wall, solved)
         if self.folder:
             if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do

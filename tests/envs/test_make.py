@@ -30,9 +30,9 @@ def test_an_unknown_precision_is_answered_with_the_nearest():
 @pytest.mark.parametrize(
     ("package", "name", "install"),
     [
-        ("envpool", "envpool:CartPole-v1", r"tessera-rl\[envpool\]"),
-        ("ale_py", "ale:pong", r"tessera-rl\[ale\]"),
-        ("brax", "brax:fast", r"tessera-rl\[brax\]"),
+        ("envpool", "envpool:CartPole-v1", "envpool>="),
+        ("ale_py", "ale:pong", "ale-py>="),
+        ("brax", "brax:fast", "brax>="),
         ("gymnax", "gymnax:CartPole-v1", "gymnax>=1.0"),
     ],
 )

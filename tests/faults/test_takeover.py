@@ -16,6 +16,8 @@ import tessera
 from tessera.channels.rings import make_ends
 from tessera.engines.base import Interrupted, RestartsSpent
 from tessera.engines.local import LocalEngine
+from tessera.engines.replica import takeover
+from tessera.envs.base import Timestep
 from tessera.planning.prepare import prepare_plan
 from tessera.support.trees import shapes_by_path
 
@@ -156,3 +158,38 @@ def test_when_all_wait_and_nothing_can_come_the_run_goes_back():
         assert engine.restarts == 1
     finally:
         engine.close()
+
+
+class LastMessage:
+    """A link that has carried one timestep."""
+
+    sent = 1
+
+    def __init__(self, value: Timestep) -> None:
+        self.value = value
+
+    def at(self, number: int) -> Timestep:
+        assert number == 0
+        return self.value
+
+
+@pytest.mark.parametrize("masks", [True, False], ids=["next-step autoreset", "same-step autoreset"])
+def test_a_successor_ends_lost_episodes_and_none_that_were_over(masks, monkeypatch):
+    monkeypatch.setattr(takeover, "_durable", lambda link: link)
+    over = np.array([[True, False, False]])
+    valid = np.array([[True, True, False]]) if masks else None
+    observed, fresh = np.array([[1.0, 2.0, 3.0]]), np.array([[7.0, 8.0, 9.0]])
+    no = np.zeros((1, 3), bool)
+    before = Timestep(observed, np.ones((1, 3)), over, no, observed, valid)
+    first = Timestep(fresh, np.ones((1, 3)), no, no, fresh, ~no if masks else None)
+    patched = takeover._ending_the_lost_episode(LastMessage(before), first)
+    lost = np.array([[False, True, True]]) if masks else ~no
+    np.testing.assert_array_equal(patched.truncated, lost)
+    assert not patched.terminated.any()
+    assert not patched.reward.any()
+    np.testing.assert_array_equal(patched.final[lost], observed[lost])
+    np.testing.assert_array_equal(patched.observation, fresh)
+    if masks:
+        np.testing.assert_array_equal(patched.valid, lost)  # the reset of an episode that was over is no step
+    else:
+        assert patched.valid is None

@@ -136,7 +136,7 @@ class ProcessEngine(MapReduce):
             raise ValueError(f"between 1 and {CHUNK} updates at a time, not {count}")
         wanted = max(self.done + count, self.granted if not ahead else 0)
         self.granted = max(self.granted, self.done + count + ahead)
-        counted = [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
+        counted = self._counted()
         self._grant(counted, wanted)
         self._until(lambda: self._reached(counted, wanted))
         made = min(CHUNK, min(self.report_log.reported(k) for k in counted) - self.done)
@@ -147,6 +147,14 @@ class ProcessEngine(MapReduce):
             reports.flows.setdefault(stream, Flow()).merge(flow)
         self._note_restarts()
         return reports
+
+    def late_tally(self) -> Tally:
+        """What replicas that run at their own pace have played since `advance` returned, as of the last snapshot."""
+        return collect_reports(self.plan, self.report_log.take(self.plan, self._counted(), self.done, 0), 1).tally
+
+    def _counted(self) -> list[int]:
+        """Places that make the updates that are granted."""
+        return [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
 
     def _grant(self, counted: list[int], wanted: int) -> None:
         for k, control in enumerate(self.controls):

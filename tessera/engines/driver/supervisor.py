@@ -124,6 +124,10 @@ class Supervisor:
         """Since when each place that starts or compiles has got nothing done, by the monotonic clock."""
         self._called_slow: set[int] = set()
         """Places of which it was said that they still start."""
+        self._busy_seconds = 0.0
+        """Seconds in which this thread handled deaths, and heard nothing of others."""
+        self._last_progress: list[tuple[int, float]] = [(0, 0.0)] * len(jobs)
+        """When each place was last known to finish anything, and `_busy_seconds` as that was noted."""
         self._handles: list[ProcessHandle | None] = [None] * len(jobs)
         self._finished: set[int] = set()
         self._answers: dict[int, Arrays] = {}
@@ -259,9 +263,13 @@ class Supervisor:
                 self.launcher.wait(list(handles.values()), POLL_SECONDS)
                 for k, handle in handles.items():
                     self._receive(k, handle)
+                    if self.controls[k].last_progress != self._last_progress[k][0]:
+                        self._last_progress[k] = (self.controls[k].last_progress, self._busy_seconds)
                     if not handle.alive() and not self._closing and self._failure is None:
                         self._receive(k, handle)
+                        begun = time.monotonic()
                         self._handle_death(k, handle)
+                        self._busy_seconds += time.monotonic() - begun
                 self._end_hung(handles)
                 self._end_stall()
             except BaseException as error:
@@ -296,14 +304,23 @@ class Supervisor:
 
     def _end_hung(self, handles: dict[int, ProcessHandle]) -> None:
         for k, handle in handles.items():
-            silent = self.controls[k].seconds_since_progress
-            if self.controls[k].state == STARTING or not self.started[k] or not silent:
+            silent = self._seconds_without_progress(k)
+            if self.controls[k].state == STARTING or not self.started[k] or not self.controls[k].last_progress:
                 self._end_hung_start(k, handle, silent)
                 continue
             self._starting_since.pop(k, None)
             if silent > self.timeout and handle.alive():
                 self._last_words[k] = {"kind": "hung", "text": f"no progress for {silent:.0f} s"}
                 handle.terminate()
+
+    def _seconds_without_progress(self, place: int) -> float:
+        """Seconds since a replica last finished anything, 0 before the first time.
+
+        Those in which this thread did not listen are left out: the replica may have finished much meanwhile.
+        """
+        control, (last, busy) = self.controls[place], self._last_progress[place]
+        unheard = self._busy_seconds - busy if control.last_progress == last else 0.0
+        return max(0.0, control.seconds_since_progress - unheard)
 
     def _end_hung_start(self, place: int, handle: ProcessHandle, silent: float) -> None:
         """End a process that starts or compiles for too long; say so once it takes long."""

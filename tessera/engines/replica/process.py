@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 import jax
-import numpy as np
 
 from tessera.channels.control_words import FREE, IDLE, RUNNING, STARTING, WAITING
 from tessera.channels.link import GONE, HERE, REFILLING
@@ -19,6 +18,7 @@ from tessera.channels.routes import make_routes
 from tessera.engines.replica.driver_link import DriverLink
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import Replica, exchanges, make_programs, make_training
+from tessera.engines.replica.reports import join_reports
 from tessera.engines.replica.snapshots import FLIGHT, common_to_peers, give, persistent
 from tessera.engines.replica.takeover import (
     Exchange,
@@ -69,8 +69,8 @@ class ReplicaProcess:
             self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title, clock)
         for program in (programs.reset, programs.start, programs.updates):
             self._note_compiling(program)
-        self.free_chunk = 1
-        """Updates between two reports, where it runs at its own pace."""
+        self._last_report = (clock(), 0)
+        """When it last reported, and the updates that it had made by then."""
         self.taking_over = False
         """Whether it is still catching up with a predecessor, and cannot obey commands."""
         self.successors: list[int] = []
@@ -182,15 +182,14 @@ class ReplicaProcess:
                 self.driver_link.wait(seen, POLL_SECONDS)
             return
         mark = self.control.mark
-        count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else self.free_chunk
-        begun = self._clock()
+        count = min((mark if done < mark else limit) - done, CHUNK) if limit < FREE else 1
         self._run(self.replica.programs.updates, count)
         self.replica.note_reports(count)
         self.control.done = done + count
-        self._report(done)
-        if limit >= FREE:
-            pace = (self._clock() - begun) / count
-            self.free_chunk = int(np.clip(REPORT_SECONDS / max(pace, 1e-6), 1, CHUNK))
+        if limit < FREE:
+            self._report(done)
+        else:
+            self._report_own_pace(REPORT_SECONDS)
 
     def _run(self, program: tuple[Node, ...], count: int, port: Port | None = None) -> None:
         """Drive a program to its end; wait where it waits, and obey the driver meanwhile."""
@@ -210,6 +209,7 @@ class ReplicaProcess:
                 if exchanged != (exchanged := self.replica.port.exchanged()):
                     control.exchanged()
                 self._wait(node, seen)
+                self._report_own_pace(REPORT_SECONDS)
             else:
                 control.done += 1
             if not self.taking_over and driver_link.has_command():
@@ -227,10 +227,17 @@ class ReplicaProcess:
         self.control.state = RUNNING
         self.replica.port.waited(node.channel, isinstance(node, Send), self._clock() - begun)
 
+    def _report_own_pace(self, after: float) -> None:
+        """Where it runs at its own pace, report updates that are made, if the last report is `after` seconds old."""
+        when, done = self._last_report
+        if self.control.limit >= FREE and self.control.done > done and self._clock() - when >= after:
+            self._report(done)
+
     def _report(self, first: int) -> None:
+        self._last_report = (self._clock(), self.control.done)
         if self.replica.tracer is not None:
             self.replica.tracer.flush()
-        reports = self.replica.take_reports()
+        reports = join_reports(self.replica.take_reports())
         arrays: Arrays = {}
         for k, report in enumerate(reports):
             arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
@@ -272,6 +279,7 @@ class ReplicaProcess:
 
     def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str]) -> None:
         replica = self.replica
+        self._report_own_pace(0.0)  # first, so that what was played until now counts
         names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
         chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
         chosen |= {} if slots else replica.in_flight()

@@ -174,6 +174,12 @@ class Replica:
             elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
                 exchange.shared.begin(jax.tree.map(np.array, exchanged_parts(self.slots["state"], self.plan.carries)))
 
+    def note_version(self) -> None:
+        """Go on counting from the params that its slots hold: lag is measured from them, and messages carry it."""
+        held = [self.slots[slot] for slot in ("state", "view", "acting") if slot in self.slots]
+        if held:
+            self.port.versions.newest = max(ARRAYS.version(value) for value in held)
+
     def in_flight(self) -> dict[str, tuple[Any, ...]]:
         """Messages that it has sent ahead and no receiver has taken, by slot: a part of its state."""
         found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -32,6 +33,20 @@ class Reports:
     flows: dict[str, Flow] = field(default_factory=dict)
     """What went through each cut stream."""
 
+    def lag(self) -> tuple[float, float] | None:
+        """Mean and maximum of the updates between the params that played and those that a gradient was applied to.
+
+        Samples trail behind the params that learn from them, and gradients behind those that they are applied to; the
+        maxima of both are added too. None if nothing is known.
+        """
+        known = np.isfinite(self.lag_mean)
+        if not known.any():
+            return None
+        gradients = self.flows.get("gradients", Flow())
+        return float(self.lag_mean[known].mean() + gradients.lag_mean), float(
+            self.lag_max[known].max() + gradients.lag_max
+        )
+
 
 def by_update(value: Any, count: int) -> Any:
     """A replica's report as NumPy arrays, [devices, updates, ...], whichever way its program made it."""
@@ -39,6 +54,14 @@ def by_update(value: Any, count: int) -> Any:
         rows = jax.device_get(value)
         return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *rows)
     return jax.tree.map(lambda x: np.asarray(x)[:, :count], jax.device_get(value))
+
+
+def join_reports(reports: list[ReplicaReport]) -> list[ReplicaReport]:
+    """Join consecutive reports of the same kind along their updates: a message with few arrays is cheaper."""
+    joined = []
+    for _, alike in groupby(reports, key=jax.tree.structure):
+        joined.append(jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *alike))
+    return joined
 
 
 def collect_reports(plan: Plan, reports: dict[tuple[int, int], list[ReplicaReport]], count: int) -> Reports:

@@ -31,6 +31,8 @@ Parts = dict[tuple[int, int], Slots]
 HOST_STATE = ("env_state", "env_clock", "timesteps", "episode")
 OWNERS = {"env_state": "env", "timesteps": "env", "episode": "env", "memory": "act", "buffer": "store"}
 """Slots that lie in groups -> the operator whose replicas hold them; others may have copies of what they were sent."""
+CLOCKS = tuple(slot for slot in SLOTS if slot.endswith("_clock"))
+"""What random numbers are keyed by."""
 FLIGHT = "in_flight_"
 """What was sent and not taken yet: params and priorities that receivers trail behind by."""
 
@@ -48,7 +50,7 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         if known.layout == "groups" and OWNERS[slot] in placed.operators:
             mirrored = slot == "buffer" and plan.mirrored
             names += [slot] if first or not mirrored else []
-        elif known.layout != "groups" and first:
+        elif known.layout != "groups" and (first or slot in CLOCKS):
             names.append(slot)
     return names
 
@@ -81,8 +83,10 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
             out[slot] = join_agents([p[slot] for (i, _), p in sorted(parts.items()) if i in teams], whole[slot])
         elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
-        else:
-            out[slot] = concatenate_trees(values, known.axis) if known.layout == "groups" else values[0]
+        elif known.layout == "groups":
+            out[slot] = concatenate_trees(values, known.axis)
+        else:  # replicas at their own pace go on from the latest clock, so that none uses a key again
+            out[slot] = max(values, key=int) if slot in CLOCKS else values[0]
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):
@@ -137,6 +141,7 @@ def give(replica: Replica, part: Slots) -> None:
         if slot in SLOTS and slot not in forgotten:
             mine = jax.tree.map(_copied, value)
             replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
+    replica.note_version()
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
 
 

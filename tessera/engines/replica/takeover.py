@@ -279,9 +279,9 @@ def _take_newest(replica: Replica, update: int) -> None:
         slots[channel.slot] = view
         if channel.slot == "view" and "act" in replica.plan.fragments[replica.fragment].operators:
             slots["acting"] = acting(view)
-        replica.port.versions.newest = inbox.values.version(view)
     if "state" in slots:
         _restore_state(replica, update)
+    replica.note_version()
 
 
 def _last_params(link: DurableLink, reader: int, discipline: Any) -> Any:
@@ -317,15 +317,21 @@ def _restore_state(replica: Replica, update: int) -> None:
 
 
 def _ending_the_lost_episode(link: Link, value: Any) -> Any:
-    """A timestep that truncates the episode which was lost, where it was; unchanged if there was none."""
+    """A timestep that truncates the episode which was lost, where it was; unchanged if there was none.
+
+    Where a reset takes a step of its own and the predecessor's last step ended an episode, none was lost: the timestep
+    then is that reset, which nobody learns from.
+    """
     durable = _durable(link)
     before = durable.at(durable.sent - 1) if durable.sent else None
     if before is None:
         return value
     value = jax.tree.map(np.asarray, value)
+    over = np.zeros_like(value.truncated) if value.valid is None else before.terminated | before.truncated
     return value._replace(
         reward=np.zeros_like(value.reward),
         terminated=np.zeros_like(value.terminated),
-        truncated=np.ones_like(value.truncated),
+        truncated=~over,
         final=before.observation,
+        valid=None if value.valid is None else ~over,
     )
