@@ -21,6 +21,8 @@ from tessera.support.machine import available_memory
 from tessera.support.trees import leaf_path
 
 FORMAT = 1
+DRAFT = ".orbax-checkpoint-tmp"
+"""In the name of a checkpoint that is not complete."""
 
 
 class SaveFailed(RunFailed):
@@ -33,7 +35,8 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 3, read_only: bool = False) -> None:
         import orbax.checkpoint as ocp  # takes most of a second to import, and often nothing is saved
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns about options that are chosen here
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what Orbax complains about, it raises too
+        logging.getLogger("asyncio").addFilter(_is_news)
         if keep < 1:
             raise TesseraError(f"--keep {keep}: at least one is needed")
         self._ocp = ocp
@@ -126,13 +129,18 @@ class Checkpoints:
         self._manager.close()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a log record is worth showing. Tasks of a save that failed are not: `save` has raised what went wrong."""
+    return not (record.exc_info and DRAFT in str(record.exc_info[1]))
+
+
 def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _remove_drafts(folder: Path) -> None:
     """Remove what a kill during a save has left; Orbax gives a checkpoint its own name only when it is complete."""
-    for draft in folder.glob("*.orbax-checkpoint-tmp*"):
+    for draft in folder.glob(f"*{DRAFT}*"):
         shutil.rmtree(draft)
 
 
