@@ -21,6 +21,8 @@ from tessera.support.machine import available_memory
 from tessera.support.trees import leaf_path
 
 FORMAT = 1
+ROOM = 2 * 2**20
+"""Bytes on disk that a checkpoint takes besides its arrays, at the most."""
 DRAFT = ".orbax-checkpoint-tmp"
 """In the name of a checkpoint that is not complete."""
 
@@ -58,6 +60,7 @@ class Checkpoints:
         if update == self.latest():
             return
         args, arrays = self._ocp.args, flatten(snapshot)
+        self._check_room(update, sum(array.nbytes for array in arrays.values()))
         meta = {"format": FORMAT, **meta, "checksums": {path: checksum(array) for path, array in arrays.items()}}
         meta["checksum"] = _checksum_of_meta(meta)
         composite = args.Composite(slots=args.StandardSave(arrays), meta=args.JsonSave(meta))
@@ -73,9 +76,20 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             _remove_drafts(self.folder)
         self._manager = self._ocp.CheckpointManager(self.folder.resolve(), options=self._options)
+        return self._failure(update, _cause(error))
+
+    def _failure(self, update: int, cause: str) -> SaveFailed:
         latest = self.latest()
         kept = "there is none yet" if latest is None else f"the last good one is of update {latest}"
-        return SaveFailed(f"checkpoint {update} could not be written to {self.folder} ({_cause(error)}); {kept}")
+        return SaveFailed(f"checkpoint {update} could not be written to {self.folder} ({cause}); {kept}")
+
+    def _check_room(self, update: int, size: int) -> None:
+        """Refuse to begin what the disk has no room for: Orbax's threads print tracebacks as they fail."""
+        disk = os.statvfs(self.folder)
+        free, needed = disk.f_bavail * disk.f_frsize, int(size * 1.05) + ROOM
+        if needed > free:
+            megabytes = f"{needed / 2**20:,.1f} MB needed, {free / 2**20:,.1f} MB free"
+            raise self._failure(update, f"{os.strerror(errno.ENOSPC)}: {megabytes}")
 
     def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Read a checkpoint: arrays by leaf path, and the metadata."""
