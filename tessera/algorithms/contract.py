@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
+from tessera.algorithms.parts.target_network import follow_params
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.stores.base import Experience, Sample, Store
@@ -75,7 +76,8 @@ class State(NamedTuple):
     target: Any = ()
     """A slow copy of the params, or ()."""
     statistics: Any = ()
-    """Running moments (observation and reward normalisers), or ()."""
+    """Running moments (observation and reward normalisers), or (). Where replicas do not wait for each other, their
+    `Moments` are merged by counts, and other numbers are averaged."""
     clock: Any = None
     """Kept by the framework."""
 
@@ -234,6 +236,14 @@ class Algorithm:
         rate = self.rate(state.clock)
         params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
         return state._replace(params=params, optimizer=optimizer)
+
+    def catch_up(self, state: State, applies: jax.Array) -> State:
+        """Do what fell due while the clock goes on to `applies`, since others have applied gradients to the params.
+
+        By default the target follows, if there is a field `target_period`.
+        """
+        period = getattr(self, "target_period", None)
+        return state if period is None else follow_params(state, applies, period, getattr(self, "polyak", 0.0))
 
     def clipped(self, gradients: Any, norm: jax.Array) -> Any:
         """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""

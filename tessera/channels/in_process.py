@@ -70,25 +70,3 @@ class InProcessLink:
     def away(self) -> bool:
         """All ends are in this process, so none can be down alone."""
         return False
-
-
-class InProcessTree:
-    """One tree of numbers in this process that peers add to."""
-
-    def __init__(self) -> None:
-        self._total: Any = None
-
-    def begin(self, value: Any) -> None:
-        """Set the value, unless a peer has."""
-        if self._total is None:
-            self._total = value
-
-    def add(self, value: Any) -> None:
-        """Add in place."""
-        import jax
-
-        self._total = jax.tree.map(lambda a, b: a + b, self._total, value)
-
-    def read(self) -> Any:
-        """What it holds now."""
-        return self._total

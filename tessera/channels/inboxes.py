@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from tessera.channels.link import Flow, Link, Message, SharedValue
+from tessera.channels.link import Flow, Link, Message
 from tessera.channels.routes import Route
+from tessera.channels.shared_tree import SharedTree
 from tessera.channels.value_operations import BatchBuilder, Values
 from tessera.graph.disciplines import FirstCome, InOrder, InTurn, Newest, Peers, Samples, Shared, Sync, bound_of
 from tessera.program.exchange import substitute_groups
+from tessera.program.peers import SharedParts
 
 
 class Versions:
@@ -301,9 +303,11 @@ class PeerExchange(Protocol):
 class SharedExchange:
     """Both ends of one memory that peers add to: what is received is what it holds."""
 
-    def __init__(self, shared: SharedValue) -> None:
+    def __init__(self, shared: SharedTree) -> None:
         self.shared = shared
         self.flow = Flow()
+        self._seen = 0
+        """Messages of others that were in what was read last."""
 
     def send(self, value: Any) -> bool:
         """Add."""
@@ -312,8 +316,16 @@ class SharedExchange:
         return True
 
     def receive(self) -> tuple[bool, Any]:
-        """Read."""
-        return True, self.shared.read()
+        """Read; what others have added since this was read last is by how much it trailed behind."""
+        before = self._seen
+        value = self.read()
+        self.flow.note_lag((self._seen - before) / self.shared.peers)
+        return True, value
+
+    def read(self) -> SharedParts:
+        """What the memory holds, for whoever begins with it."""
+        self._seen = self.shared.sent_by_others
+        return self.shared.read()
 
 
 def make_inbox(route: Route, q: int, links: dict[int, Link], versions: Versions) -> Inbox:

@@ -113,19 +113,6 @@ class LinkSpec:
         return (self.writer, *self.readers)
 
 
-class SharedValue(Protocol):
-    """One value that peers add to without locks."""
-
-    def begin(self, value: Any) -> None:
-        """Set it, unless a peer has."""
-
-    def add(self, value: Any) -> None:
-        """Add in place, element by element."""
-
-    def read(self) -> Any:
-        """What it holds now."""
-
-
 @dataclass
 class Flow:
     """What went through one end of a channel since it was last asked."""

@@ -11,9 +11,11 @@ import numpy as np
 
 from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import HERE, LinkSpec, Message
-from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring, SharedVector
+from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring
+from tessera.channels.shared_tree import PlacedTree, SharedTree
 from tessera.graph.disciplines import Shared
 from tessera.graph.plan import Plan
+from tessera.program.peers import SharedParts
 
 
 @dataclass(frozen=True)
@@ -34,29 +36,27 @@ class ArenaLayout:
     control: int
     links: dict[tuple[int, int], PlacedLink]
     """By channel and lane: the number of the sender, unless that has several."""
-    vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]]
-    """Channel -> offset and size of the vector for each dtype, and a value of the same shapes."""
+    trees: dict[int, PlacedTree]
+    """By channel: a value that peers share."""
 
 
-def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], carried: Any) -> ArenaLayout:
-    """Reserve offsets for everything that processes share; `carried` has the shapes of what peers add to."""
+def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], shared: SharedParts | None) -> ArenaLayout:
+    """Reserve offsets for everything that processes share; `shared` has the shapes of what peers write to a tree."""
     allocator = Allocator()
     processes = sum(f.replicas for f in plan.fragments)
     bells = allocator.take(Bell.nbytes(processes + 1))
     control = allocator.take(processes * CONTROL_WORDS * 8)
     links: dict[tuple[int, int], PlacedLink] = {}
-    vectors: dict[int, tuple[dict[str, tuple[int, int]], Any]] = {}
+    trees: dict[int, PlacedTree] = {}
     for k, channel in enumerate(plan.channels):
-        if isinstance(channel.discipline, Shared):
-            regions = {}
-            for dtype, leaves in _by_dtype(carried).items():
-                count = sum(int(np.prod(x.shape)) for x in leaves)
-                regions[dtype] = (allocator.take(SharedVector.nbytes(count, dtype)), count)
-            vectors[k] = ({**regions, "begun": (allocator.take(8), 1)}, carried)
+        if isinstance(channel.discipline, Shared) and shared is not None:
+            placed = PlacedTree(allocator.size, shared, plan.fragments[channel.source].replicas)
+            allocator.take(placed.nbytes)
+            trees[k] = placed
     for name, spec in link_specs.items():
         layout = Layout.of(jax.tree.leaves(spec.like))
         links[name] = PlacedLink(allocator.take(Ring.nbytes(layout, spec.slots, len(spec.readers))), spec)
-    return ArenaLayout(allocator.size, processes, bells, control, links, vectors)
+    return ArenaLayout(allocator.size, processes, bells, control, links, trees)
 
 
 class RingLink:
@@ -138,54 +138,10 @@ class RingLink:
         self._bell.ring(self._spec.writer)
 
 
-class SharedTree:
-    """One tree of numbers that peers add to without locks."""
-
-    def __init__(self, arena: Arena, regions: dict[str, tuple[int, int]], like: Any) -> None:
-        """`regions` has offset and size of the vector for each dtype, and of a flag; `like` has the value's shapes."""
-        self._like = like
-        self._vectors = {d: SharedVector(arena, *region, d) for d, region in regions.items() if d != "begun"}
-        self._begun = arena.array(regions["begun"][0], (1,), np.int64)
-
-    def begin(self, value: Any) -> None:
-        """Set the value, unless a peer has: all begin with the same one."""
-        if not self._begun[0]:
-            for dtype, flat in self._flat(value).items():
-                self._vectors[dtype].write(flat)
-            self._begun[0] = 1
-
-    def add(self, value: Any) -> None:
-        """Add in place, element by element."""
-        for dtype, flat in self._flat(value).items():
-            self._vectors[dtype].add(flat)
-
-    def read(self) -> Any:
-        """Copy the value."""
-        flats = {d: v.read() for d, v in self._vectors.items()}
-        leaves, structure = jax.tree.flatten(self._like)
-        used = dict.fromkeys(flats, 0)
-        out = []
-        for leaf in leaves:
-            dtype, count = np.dtype(leaf.dtype).str, int(np.prod(leaf.shape))
-            out.append(flats[dtype][used[dtype] : used[dtype] + count].reshape(leaf.shape))
-            used[dtype] += count
-        return jax.tree.unflatten(structure, out)
-
-    def _flat(self, value: Any) -> dict[str, np.ndarray]:
-        return {d: np.concatenate([np.ravel(x) for x in xs]) for d, xs in _by_dtype(jax.device_get(value)).items()}
-
-
-def _by_dtype(value: Any) -> dict[str, list[Any]]:
-    leaves: dict[str, list[Any]] = {}
-    for leaf in jax.tree.leaves(value):
-        leaves.setdefault(np.dtype(leaf.dtype).str, []).append(leaf)
-    return leaves
-
-
 def make_ends(
     layout: ArenaLayout, arena: Arena, bell: Bell
-) -> tuple[Callable[[int, int], RingLink], Callable[[int], SharedTree]]:
-    """Make the two functions that a port needs: the end of a link, and the memory of a channel."""
+) -> tuple[Callable[[int, int], RingLink], Callable[[int, int], SharedTree]]:
+    """Make the two functions that a port needs: the end of a link, and a peer's end of what a channel's peers share."""
     words = arena.array(layout.control, (layout.processes * CONTROL_WORDS,), np.int64).data
 
     def presence(place: int) -> int:
@@ -194,7 +150,7 @@ def make_ends(
     def link(channel: int, lane: int) -> RingLink:
         return RingLink(arena, layout.links[channel, lane], bell, presence)
 
-    def vector(channel: int) -> SharedTree:
-        return SharedTree(arena, *layout.vectors[channel])
+    def tree(channel: int, peer: int) -> SharedTree:
+        return SharedTree(arena, layout.trees[channel], peer)
 
-    return link, vector
+    return link, tree

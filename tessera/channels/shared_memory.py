@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -74,6 +74,13 @@ class Allocator:
         offset = self.size
         self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return offset
+
+
+class Memory(Protocol):
+    """A block of memory, whoever may map it."""
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """View a part of the memory as an array."""
 
 
 class Arena:
@@ -155,10 +162,10 @@ class Layout:
         pairs = zip(self.leaves, self.offsets, strict=True)
         return [np.ndarray(shape, dtype, content.data, begin) for (shape, dtype), begin in pairs]
 
-    def views(self, arena: Arena, offset: int) -> list[np.ndarray]:
-        """View the arrays of a message that begins at an offset of the arena."""
+    def views(self, memory: Memory, offset: int) -> list[np.ndarray]:
+        """View the arrays of a message that begins at an offset of a memory."""
         pairs = zip(self.leaves, self.offsets, strict=True)
-        return [arena.array(offset + begin, shape, dtype) for (shape, dtype), begin in pairs]
+        return [memory.array(offset + begin, shape, dtype) for (shape, dtype), begin in pairs]
 
 
 class Ring:
@@ -398,8 +405,8 @@ class Bell:
 class SharedVector:
     """Numbers that several processes add to without a lock, as in Hogwild."""
 
-    def __init__(self, arena: Arena, offset: int, size: int, dtype: Any = np.float32) -> None:
-        self._values = arena.array(offset, (size,), dtype)
+    def __init__(self, memory: Memory, offset: int, size: int, dtype: Any = np.float32) -> None:
+        self._values = memory.array(offset, (size,), dtype)
 
     @staticmethod
     def nbytes(size: int, dtype: Any = np.float32) -> int:

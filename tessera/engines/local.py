@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from tessera.channels.rings import SharedTree, lay_out
+from tessera.channels.rings import lay_out
 from tessera.channels.shared_memory import Arena, Bell
+from tessera.channels.shared_tree import SharedTree
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.driver.process_engine import ProcessEngine
 from tessera.engines.map_reduce.processes import map_on_processes
@@ -14,7 +15,7 @@ from tessera.engines.replica.driver_link import LocalJob, local_control
 from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.program.shapes import exchanged_shape
+from tessera.program.shapes import shared_shape
 from tessera.support.machine import available_memory, cores
 
 PROCESS_BYTES = 300 * 2**20
@@ -40,8 +41,8 @@ class LocalEngine(ProcessEngine):
     def check(self) -> None:
         """Lay out the shared memory, and refuse what does not fit."""
         plan = self.plan
-        carried = exchanged_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
-        self.layout = lay_out(plan, self.link_specs, carried)
+        shared = shared_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
+        self.layout = lay_out(plan, self.link_specs, shared)
         check_memory(self.layout.processes, self.layout.size)
 
     def set_up(self, jobs: list[Job]) -> None:
@@ -57,8 +58,8 @@ class LocalEngine(ProcessEngine):
         self.arena.close()
 
     def shared(self) -> list[SharedTree]:
-        """Values that peers add to."""
-        return [SharedTree(self.arena, *place) for place in self.layout.vectors.values()]
+        """Values that peers share, as the first of them reads them."""
+        return [SharedTree(self.arena, placed, 0) for placed in self.layout.trees.values()]
 
 
 class LocalLauncher:

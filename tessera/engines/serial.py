@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.channels.in_process import InProcessLink, InProcessTree
+from tessera.channels.in_process import InProcessLink
 from tessera.channels.inboxes import SharedExchange
 from tessera.channels.link import Flow
 from tessera.channels.routes import make_routes
+from tessera.channels.shared_tree import PlacedTree, PlainMemory, SharedTree
 from tessera.engines.base import Snapshot
 from tessera.engines.map_reduce.base import MapReduce, map_here
-from tessera.engines.replica.replica import Replica, make_programs, make_training
+from tessera.engines.replica.replica import Replica, make_programs, make_training, updates_at
 from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
 from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
 from tessera.engines.replica.trace import TraceWriter
@@ -26,7 +28,7 @@ from tessera.program.accounting import Tally
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
 from tessera.program.nodes import Node, Repeat
-from tessera.program.shapes import slot_shapes
+from tessera.program.shapes import shared_shape, slot_shapes
 
 
 class SerialEngine(MapReduce):
@@ -46,21 +48,28 @@ class SerialEngine(MapReduce):
             for k, (c, r) in enumerate(zip(plan.channels, self.routes, strict=True))
             for lane, (_, readers) in r.lanes().items()
         }
-        self.shared = {k: InProcessTree() for k, c in enumerate(plan.channels) if isinstance(c.discipline, Shared)}
+        self.trees = {k: self._share(c.source) for k, c in enumerate(plan.channels) if isinstance(c.discipline, Shared)}
         self.replicas: list[Replica] = []
         for i, placed in enumerate(plan.fragments):
             for r in range(placed.replicas):
                 mine = own_training(self.training, plan, i, r)
                 if r == 0 or placed.agents:
                     programs = make_programs(mine, plan, i)
-                ends = (lambda k, lane: self.links[k, lane], self._peer_exchange)
+                ends = (lambda k, lane: self.links[k, lane], partial(self._peer_exchange, r))
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
             replica.tracer = TraceWriter(trace, place, replica.title)
 
-    def _peer_exchange(self, channel: int) -> SharedExchange | None:
-        return SharedExchange(self.shared[channel]) if channel in self.shared else None
+    def _share(self, fragment: int) -> list[SharedTree]:
+        """Memory that the replicas of a fragment share: the end of each."""
+        like = shared_shape(slot_shapes(self.training, self.plan), self.plan.carries)
+        placed = PlacedTree(0, like, self.plan.fragments[fragment].replicas)
+        memory = PlainMemory(placed.nbytes)
+        return [SharedTree(memory, placed, number) for number in range(placed.peers)]
+
+    def _peer_exchange(self, number: int, channel: int) -> SharedExchange | None:
+        return SharedExchange(self.trees[channel][number]) if channel in self.trees else None
 
     def start(self) -> Tally | None:
         """Reset the environments and fill the store; what was played meanwhile, if anything was."""
@@ -125,8 +134,8 @@ class SerialEngine(MapReduce):
             mine |= {} if slots else r.in_flight()
             parts[r.fragment, r.number] = {s: value for s, value in mine.items() if s not in leave}
         out = assemble(self.plan, self.routes, self.training, parts)
-        for value in self.shared.values():
-            out = with_shared(self.plan, out, value)
+        for first, *_ in self.trees.values():
+            out = with_shared(self.plan, self.training, out, first)
         return out
 
     def template(self) -> dict[str, Any]:
@@ -135,7 +144,7 @@ class SerialEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot; host environments start new episodes, and a replay that is not there is refilled."""
-        update = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        update = updates_at(self.plan, self.training.algorithm, int(snapshot["state"].clock.applies))
         for r in self.replicas:
             r.start_new_episodes(update)
         if any(r.on_host for r in self.replicas):

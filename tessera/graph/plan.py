@@ -107,6 +107,11 @@ class Plan:
         return self.fragments[self.home("grad")].replicas if self.solo else 1
 
     @property
+    def together(self) -> int:
+        """Replicas that each make every update, while one clock counts the gradients of all of them."""
+        return self.fragments[self.home("apply")].replicas if self.exchange == "shared" else 1
+
+    @property
     def envs_per_update(self) -> Fraction:
         """Environments whose unrolls one update learns from; one that is played by twice counts twice."""
         pushed = self.channel("gradients") if self.solo else None

@@ -6,7 +6,7 @@ rows loses small terms, and drifts away from its count.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,15 @@ def merge_all(stacked: Moments) -> Moments:
     mean = jnp.sum(jnp.where(ratio > 0, ratio * stacked.mean, 0), axis=0)
     spread = stacked.m2 + jnp.square(stacked.mean - mean)
     return Moments(count, mean, jnp.sum(jnp.where(ratio > 0, ratio * spread, 0), axis=0))
+
+
+def merge_stacked(statistics: Any) -> Any:
+    """Statistics of all data, from those of its parts along the leading axis: moments are merged, others averaged."""
+
+    def merged(x: Any) -> Any:
+        return merge_all(x) if isinstance(x, Moments) else jnp.mean(x, axis=0).astype(x.dtype)
+
+    return jax.tree.map(merged, statistics, is_leaf=lambda x: isinstance(x, Moments))
 
 
 def variance(moments: Moments) -> jax.Array:

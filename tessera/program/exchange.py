@@ -50,22 +50,17 @@ def gradient_values(gradients: Any) -> Any:
     return gradients.values if isinstance(gradients, SoloGradient) else gradients
 
 
-def exchanged_parts(state: State, carries: str, target: bool = False) -> dict[str, Any]:
-    """The parts of a state that peers exchange: all real numbers in it, and the clock.
-
-    The target network is averaged with the params, but no peer adds to it: each would add the whole step.
-    """
-    parts = {"params": state.params, "statistics": state.statistics, "applies": state.clock.applies}
-    if target:
-        parts["target"] = state.target
+def exchanged_parts(state: State, carries: str) -> dict[str, Any]:
+    """The parts of a state that peers take the mean of: all real numbers in it, and the clock."""
+    parts = {
+        "params": state.params,
+        "statistics": state.statistics,
+        "applies": state.clock.applies,
+        "target": state.target,
+    }
     if carries == "state":
         parts["optimizer"] = [x for x in jax.tree.leaves(state.optimizer) if jnp.issubdtype(x.dtype, jnp.floating)]
     return parts
-
-
-def change_since(state: State, base: dict[str, Any], carries: str) -> dict[str, Any]:
-    """By how much a state moved since its exchanged parts were `base`."""
-    return jax.tree.map(jnp.subtract, exchanged_parts(state, carries), base)
 
 
 def adopt_updates(state: State, updates: dict[str, Any], carries: str) -> State:
@@ -81,7 +76,7 @@ def adopt_updates(state: State, updates: dict[str, Any], carries: str) -> State:
         params=updates["params"],
         statistics=updates["statistics"],
         optimizer=optimizer,
-        target=updates.get("target", state.target),
+        target=updates["target"],
         clock=Clock(applies, state.clock.horizon),
     )
 

@@ -17,6 +17,7 @@ from tessera.graph.plan import Plan
 from tessera.program.exchange import shards_of
 from tessera.program.keys import derive, root_key
 from tessera.program.overlap.double_buffer import open_environments
+from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
 from tessera.program.training_program import Training, acting, over_envs, published
 
@@ -94,6 +95,8 @@ def _maker(
                 shards = shards_of(algorithm, placed.replicas)
                 part = algorithm.start(shards.traced_part(state.params, replica))
                 slots |= {"state": part._replace(clock=state.clock), "tensors": shards.tensors(replica)}
+            if training.exchange == "shared":
+                slots["contribution"] = Contribution(state.clock.applies, state.statistics)
             if training.every > 1:
                 slots["update_clock"] = jnp.int32(0)
         elif "grad" in operators:

@@ -164,6 +164,7 @@ SLOTS: dict[str, Slot] = {
     "residual": Slot("copy"),
     "lags": Slot("copy"),
     "base": Slot("copy"),
+    "contribution": Slot("copy"),
     "updates": Slot("copy"),
     "update_clock": Slot("copy", persistent=True),
     "metrics": Slot("copy"),

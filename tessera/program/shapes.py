@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from tessera.graph.operators import OPERATORS
 from tessera.graph.plan import Placement, Plan
-from tessera.program.exchange import Shards, SoloGradient, exchanged_parts
+from tessera.program.exchange import Shards, SoloGradient
 from tessera.program.initial import initial_shapes, timestep_shape
 from tessera.program.nodes import HOST, SLOTS, Every, Node, Op, Repeat
+from tessera.program.peers import SharedParts, shared_parts
 from tessera.program.training_program import Training, acting, published
 
 Shapes = dict[str, Any]
@@ -86,6 +87,6 @@ def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Sh
     return shapes[slot]
 
 
-def exchanged_shape(shapes: Shapes, carries: str) -> Any:
-    """The shape of what peers add to one memory."""
-    return jax.eval_shape(lambda state: exchanged_parts(state, carries), shapes["state"])
+def shared_shape(shapes: Shapes, carries: str) -> SharedParts:
+    """The shape of what each peer writes to a shared memory."""
+    return jax.eval_shape(lambda s, c: shared_parts(s, c, carries), shapes["state"], shapes["contribution"])

@@ -20,14 +20,12 @@ from tessera.program.accounting import Episode, account, count, no_episode, no_t
 from tessera.program.exchange import (
     SoloGradient,
     Tensors,
-    adopt_updates,
-    change_since,
-    exchanged_parts,
     gradient_values,
 )
 from tessera.program.keys import derive, derive_each
 from tessera.program.minibatches import flat_rows, pick, rows_per_group
-from tessera.program.nodes import HOST, TRACED, WIRING, Every, Node, Op, Repeat
+from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat
+from tessera.program.peers import Contribution, peer_nodes
 
 
 class Learned(NamedTuple):
@@ -99,6 +97,8 @@ class Training:
     """Updates between two exchanges."""
     carries: str = "state"
     """What peers exchange: state or params."""
+    together: int = 1
+    """Replicas that each make every update, while one clock counts the gradients of all of them."""
 
     def start(self) -> tuple[Node, ...]:
         """The program that runs once, before the first update."""
@@ -108,7 +108,7 @@ class Training:
 
     def updates(self) -> tuple[Node, ...]:
         """The program of the updates, as many as the engine says."""
-        before, after = self._peers()
+        before, after = peer_nodes(self.algorithm, self.exchange, self.every, self.carries)
         body = (*before, *self.collect(), self.learn(), *after, *self.publish())
         reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
         return (Repeat("u", None, body, reports),)
@@ -185,11 +185,13 @@ class Training:
 
         def lags(view: View, samples: Any) -> tuple[Any]:
             version = jnp.zeros((), jnp.int32) if samples.version is None else samples.version
-            behind = (view.clock.applies - version) / s.applies
+            behind = (view.clock.applies - version) / (s.applies * self.together)
             return (jnp.stack([behind.mean(), behind.max()]),)
 
-        def absorb(state: State, summary: Any) -> tuple[State]:
-            return (algorithm.absorb(state, summary.summary if self.solo else summary),)
+        def absorb(state: State, summary: Any, *own: Contribution) -> tuple[Any, ...]:
+            summary = summary.summary if self.solo else summary
+            mine = [algorithm.absorb(state._replace(statistics=o.statistics), summary).statistics for o in own]
+            return algorithm.absorb(state, summary), *(o._replace(statistics=m) for o, m in zip(own, mine, strict=True))
 
         epoch: tuple[Node, ...] = (
             Repeat("m", s.minibatches, self._minibatch(), {"metrics": "metrics_m", "squares": "squares_m"}),
@@ -199,7 +201,8 @@ class Training:
         absorbing: tuple[Node, ...] = ()
         if algorithm.absorbs:
             source = "gradients" if self.solo else "summary"
-            absorbing = (Op("apply", absorb, ("state", source), ("state",)), self._view())
+            own = ("contribution",) if self.exchange == "shared" else ()
+            absorbing = (Op("apply", absorb, ("state", source, *own), ("state", *own)), self._view())
         buffer = "buffer" if store.persistent else "handed"
         body = (
             Op("store", sample, (buffer, "root", "group_ids", "store_clock"), ("samples", "store_clock")),
@@ -234,28 +237,6 @@ class Training:
         if not self.lag:
             return nodes
         return (*nodes, Op("act", deliver, ("published", "acting_queue"), ("acting", "acting_queue"), WIRING))
-
-    def _peers(self) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """Nodes before and after learning that join the params of peers, where each has its own."""
-        carries = self.carries
-        if not self.exchange:
-            return (), ()
-
-        def adopt(state: State, updates: Any) -> tuple[State]:
-            return (adopt_updates(state, updates, carries),)
-
-        taking = Op("apply", adopt, ("state", "updates"), ("state",))
-        if self.exchange == "shared":  # peers add to one memory by how much this update moved their state
-            begin = Op("apply", lambda state: (exchanged_parts(state, carries),), ("state",), ("base",))
-            offer = Op(
-                "apply", lambda state, base: (change_since(state, base, carries),), ("state", "base"), ("updates",)
-            )
-            return (begin,), (offer, taking)
-        offer = Op("apply", lambda state: (exchanged_parts(state, carries, target=True),), ("state",), ("updates",))
-        if self.every == 1:
-            return (), (offer, taking)
-        tick = Op("apply", lambda clock: (np.int32(clock + 1),), ("update_clock",), ("update_clock",), HOST)
-        return (), (tick, Every(self.every, (offer, taking)))
 
     def _step_nodes(self) -> tuple[Node, ...]:
         algorithm = self.algorithm

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from tessera.algorithms.contract import Clock, State
-from tessera.program.exchange import Shards, SoloGradient, adopt_updates, change_since, exchanged_parts, gradient_values
+from tessera.program.exchange import Shards, SoloGradient, adopt_updates, exchanged_parts, gradient_values
 from tessera.program.training_program import squared_sums
 
 PARAMS = {"a": np.arange(6.0).reshape(2, 3), "b": np.asarray([10.0, 11.0]), "c": np.asarray(20.0)}
@@ -84,33 +84,25 @@ def test_params_of_a_single_tensor_are_split_and_joined_too():
 
 
 def test_peers_exchange_every_real_number_of_the_state_and_the_clock():
-    parts = exchanged_parts(state(), "state", target=True)
+    parts = exchanged_parts(state(), "state")
     assert set(parts) == {"params", "statistics", "applies", "target", "optimizer"}
     assert len(parts["optimizer"]) == 6  # both moments of three tensors; Adam's count is a whole number
-    assert set(exchanged_parts(state(), "params")) == {"params", "statistics", "applies"}
+    assert set(exchanged_parts(state(), "params")) == {"params", "statistics", "applies", "target"}
 
 
 @pytest.mark.parametrize("carries", ["state", "params"])
 def test_adopting_ones_own_parts_changes_nothing(carries):
-    adopted = adopt_updates(state(), exchanged_parts(state(), carries, target=True), carries)
+    adopted = adopt_updates(state(), exchanged_parts(state(), carries), carries)
     jax.tree.map(np.testing.assert_array_equal, adopted, state())
 
 
 def test_adopting_takes_params_and_clock_and_leaves_the_optimisers_count():
     other = state(jax.tree.map(lambda x: x + 1, PARAMS), applies=7)
     mine = state()._replace(optimizer=state().optimizer._replace(count=np.int32(3)))
-    taken = adopt_updates(mine, exchanged_parts(other, "state", target=True), "state")
+    taken = adopt_updates(mine, exchanged_parts(other, "state"), "state")
     jax.tree.map(np.testing.assert_array_equal, taken.params, other.params)
     jax.tree.map(np.testing.assert_array_equal, taken.target, other.target)
     assert (int(taken.clock.applies), int(taken.clock.horizon), int(taken.optimizer.count)) == (7, 9, 3)
-
-
-def test_the_change_is_by_how_much_a_state_moved():
-    base = exchanged_parts(state(), "params")
-    moved = state(jax.tree.map(lambda x: x + 0.5, PARAMS), applies=6)
-    change = change_since(moved, base, "params")
-    assert int(change["applies"]) == 2
-    jax.tree.map(lambda x: np.testing.assert_allclose(x, 0.5), change["params"])
 
 
 def test_a_gradient_that_is_applied_alone_is_unwrapped():

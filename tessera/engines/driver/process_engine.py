@@ -20,7 +20,7 @@ from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.driver.supervisor import DeathCounts, Launcher, Supervisor
 from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.replica.job import Job
-from tessera.engines.replica.replica import make_training, wide_numbers
+from tessera.engines.replica.replica import horizon, make_training, updates_at, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
 from tessera.envs.base import Environment
@@ -106,7 +106,7 @@ class ProcessEngine(MapReduce):
         """Give it back."""
 
     def shared(self) -> list[Any]:
-        """Values that peers add to."""
+        """Values that peers share, as the first of them reads them."""
         return []
 
     def _open(self, base: int) -> None:
@@ -216,7 +216,7 @@ class ProcessEngine(MapReduce):
         snapshot = self._assemble(found)
         if shapes_by_path(snapshot) != shapes_by_path(self.template()):
             return None
-        return int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies, snapshot
+        return int(snapshot["state"].clock.applies) // horizon(self.plan, self.training.algorithm, 1), snapshot
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
@@ -224,7 +224,7 @@ class ProcessEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot instead of a start; host environments start new episodes."""
-        base = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        base = updates_at(self.plan, self.training.algorithm, int(snapshot["state"].clock.applies))
         self.supervisor.rebase(base)
         self.base = base
         for k, job in enumerate(self.jobs):
@@ -290,8 +290,8 @@ class ProcessEngine(MapReduce):
                     like[name] = (token,) * (held // max(1, len(jax.tree.leaves(token))))
             parts[job.fragment, job.number] = from_leaves(arrays, like)
         out = assemble(self.plan, self.routes, self.training, parts)
-        for vector in self.shared():
-            out = with_shared(self.plan, out, vector)
+        for shared in self.shared():
+            out = with_shared(self.plan, self.training, out, shared)
         return out
 
     def _until(self, condition: Callable[[], bool]) -> None:

@@ -77,14 +77,14 @@ class LocalDriverLink:
         self.control = local_control(arena, job.layout, job.place)
         self.link_specs = {name: wire.spec for name, wire in job.layout.links.items()}
         self.link: Callable[[int, int], Link]
-        self.link, self._vector = make_ends(job.layout, arena, self._bell)
-        self._plan = job.plan
+        self.link, self._tree = make_ends(job.layout, arena, self._bell)
+        self._plan, self._number = job.plan, job.number
         self._block: int | None = None
 
     def peer_exchange(self, channel: int) -> PeerExchange | None:
         """A memory that peers add to."""
         shared = isinstance(self._plan.channels[channel].discipline, Shared)
-        return SharedExchange(self._vector(channel)) if shared else None
+        return SharedExchange(self._tree(channel, self._number)) if shared else None
 
     def look(self) -> int:
         """A number that changes with every wake-up."""

@@ -24,7 +24,7 @@ from tessera.envs.base import Environment, HostEnvironment, HostVector
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
-from tessera.program.exchange import exchanged_parts, no_priorities
+from tessera.program.exchange import no_priorities
 from tessera.program.initial import initial_slots
 from tessera.program.interfaces import Clock, Port
 from tessera.program.interpreter import drive
@@ -32,6 +32,7 @@ from tessera.program.keys import environment_seed
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
+from tessera.program.peers import SharedParts, first_contribution, shared_parts, succeed
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
@@ -50,6 +51,7 @@ def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Trainin
         exchange=plan.exchange,
         every=plan.every,
         carries=plan.carries,
+        together=plan.together,
     )
 
 
@@ -78,8 +80,12 @@ def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
 
 def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
     """Gradients that a run of so many updates applies."""
-    together = plan.fragments[plan.home("apply")].replicas if plan.exchange == "shared" else 1
-    return updates * algorithm.schedule.applies * together
+    return updates * algorithm.schedule.applies * plan.together
+
+
+def updates_at(plan: Plan, algorithm: Algorithm, applies: int) -> int:
+    """Updates that a run has made, by its clock; one that is not complete counts, so that no key is used twice."""
+    return -(-applies // horizon(plan, algorithm, 1))
 
 
 class Takeover(Port, Protocol):
@@ -125,7 +131,9 @@ class Replica:
         self.clock: Clock = time.monotonic
         views = s.applies + s.draws * training.algorithm.absorbs
         versions = Versions(
-            s.applies, views, known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
+            horizon(plan, training.algorithm, 1),
+            views,
+            known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators)),
         )
         self.port = ReplicaPort(plan, routes, fragment, number, versions, link, peer_exchange)
         self.takeover: Takeover | None = None
@@ -150,9 +158,7 @@ class Replica:
         if not isinstance(env, HostEnvironment):
             return
         if self._first_memory is not None:
-            mesh = self.programs.mesh
-            memory = jax.tree.map(np.array, self._first_memory)
-            self.slots["memory"] = jax.device_put(memory, shardings(mesh, "memory", memory) if mesh else None)
+            self.put({"memory": self._first_memory})
         if self.on_host:
             self.slots["env_state"].close()
             ids = np.asarray(self.slots["ids"])
@@ -172,7 +178,27 @@ class Replica:
                 for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
             elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
-                exchange.shared.begin(jax.tree.map(np.array, exchanged_parts(self.slots["state"], self.plan.carries)))
+                state = jax.device_get(self.slots["state"])
+                contribution = first_contribution(self.training.algorithm, state, self.number)
+                exchange.shared.begin(jax.device_get(shared_parts(state, contribution, self.plan.carries)))
+                self.put({"contribution": contribution})
+
+    def succeed(self, shared: SharedParts) -> None:
+        """Begin with what peers share, in the place of a replica that died."""
+        given = (jax.device_get(self.slots["state"]), shared, self.number, self.plan.carries)
+        state, contribution = succeed(self.training.algorithm, *given)
+        self.put({"state": state, "contribution": contribution})
+        for slot in ("acting", "acting_queue"):
+            if slot in self.slots:
+                view = acting(published(state))
+                self.put({slot: view if slot == "acting" else (view,) * self.training.lag})
+
+    def put(self, slots: dict[str, Any]) -> None:
+        """Set slots, in buffers of their own, since programs reuse what they are given."""
+        mesh = self.programs.mesh
+        for slot, value in slots.items():
+            mine = jax.tree.map(_copied, value)
+            self.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
 
     def note_version(self) -> None:
         """Go on counting from the params that its slots hold: lag is measured from them, and messages carry it."""
@@ -230,6 +256,10 @@ class Replica:
         store = self.training.algorithm.store.split(self.training.groups)
         groups = len(self.plan.fragments[self.fragment].held("grad")[self.number])
         return no_priorities(groups, store.batch)  # type: ignore[attr-defined]
+
+
+def _copied(x: Any) -> Any:
+    return x.copy() if hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else np.array(x)
 
 
 def wide_numbers() -> bool:

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.contract import Clock, State
-from tessera.channels.link import SharedValue
 from tessera.channels.routes import Route
+from tessera.channels.shared_tree import SharedTree
 from tessera.engines.replica.replica import Replica
 from tessera.envs.base import HostEnvironment
 from tessera.graph.plan import Plan
 from tessera.graph.streams import RouteKind
 from tessera.program.agents import cut_agents, join_agents, own_training
-from tessera.program.exchange import Shards, adopt_updates, shards_of
+from tessera.program.exchange import Shards, shards_of
 from tessera.program.initial import initial_shapes, initial_state
 from tessera.program.nodes import SLOTS
 from tessera.program.overlap.slot_slices import concatenate_trees
+from tessera.program.peers import adopt_shared, with_common
 from tessera.program.shapes import Shapes, message_shape
-from tessera.program.sharding import shardings
 from tessera.program.training_program import Training
 
 Slots = dict[str, Any]
@@ -98,10 +98,10 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
     return out
 
 
-def with_shared(plan: Plan, snapshot: Slots, vector: SharedValue) -> Slots:
+def with_shared(plan: Plan, training: Training, snapshot: Slots, shared: SharedTree) -> Slots:
     """The same with what peers hold in common now, which the first of them may have seen some time ago."""
     if "state" in snapshot:
-        snapshot["state"] = adopt_updates(snapshot["state"], vector.read(), plan.carries)
+        snapshot["state"] = adopt_shared(training.algorithm, snapshot["state"], shared.read(), plan.carries)
     return snapshot
 
 
@@ -118,6 +118,8 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
             value = cut_agents(value, mine[slot], number)
         elif slot == "state" and plan.exchange and number:
             value = snapshot["peers"][number - 1]
+            if plan.exchange == "shared":  # each had read the memory at another time; all begin with what it held
+                value = with_common(value, snapshot["state"], plan.carries)
         elif slot == "state" and placed.sharded:
             value = _shards(plan, training).split(value, number, mine["state"])
         elif known.layout == "groups":
@@ -135,12 +137,8 @@ def give(replica: Replica, part: Slots) -> None:
 
     Host environments have started new episodes, of which nobody has a memory yet.
     """
-    mesh = replica.programs.mesh
     forgotten = ("memory",) if isinstance(replica.training.env, HostEnvironment) else ()
-    for slot, value in part.items():
-        if slot in SLOTS and slot not in forgotten:
-            mine = jax.tree.map(_copied, value)
-            replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
+    replica.put({slot: value for slot, value in part.items() if slot in SLOTS and slot not in forgotten})
     replica.note_version()
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
 
@@ -203,10 +201,6 @@ def _sent(route: Route, number: int, value: Any) -> Any:
 
 def _groups(value: Any, mine: tuple[int, ...]) -> Any:
     return jax.tree.map(lambda x: x[mine[0] : mine[-1] + 1], value)
-
-
-def _copied(x: Any) -> Any:
-    return x.copy() if _is_key(x) else np.array(x)
 
 
 def _zeros(x: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.channels.inboxes import Inbox
+from tessera.channels.inboxes import Inbox, SharedExchange
 from tessera.channels.link import DurableLink, Link
 from tessera.channels.port import ReplicaPort
 from tessera.engines.replica.replica import Replica, exchanges
@@ -186,6 +186,9 @@ def find_position(replica: Replica) -> Position:
         match port.routes[k].channel.discipline:
             case Sync(lag=lag):
                 position.sent[k, None] = link.sent - lag
+    for k, exchange in port.exchanges.items():
+        if isinstance(exchange, SharedExchange):
+            position.sent[k, None] = exchange.shared.sent
     for k, inbox in port.inboxes.items():
         match inbox.route.channel.discipline:
             case Sync(batching=None):
@@ -296,10 +299,12 @@ def _last_params(link: DurableLink, reader: int, discipline: Any) -> Any:
 
 
 def _restore_state(replica: Replica, update: int) -> None:
-    """Make a server's state from the params that it published last; the optimiser's moments start anew."""
+    """Make a state from what peers share, or from the params that a server published last, with new moments."""
     slots, algorithm = replica.slots, replica.training.algorithm
-    if replica.plan.exchange == "shared":
-        return  # the memory of all peers has the params; they are adopted with the first exchange
+    for exchange in replica.port.exchanges.values():
+        if isinstance(exchange, SharedExchange):
+            replica.succeed(exchange.read())
+            return
     views = [k for k in replica.port.outgoing if replica.plan.channels[k].slot in ("view", "acting")]
     for k in sorted(views, key=lambda k: replica.plan.channels[k].slot != "view"):
         newest = replica.port.outgoing[k].newest()
