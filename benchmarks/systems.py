@@ -70,7 +70,8 @@ NOTES: dict[str, str] = {
     "a3c_hogwild": "The paper ran its workers as threads of one machine, which read and update one parameter vector "
     "without locks, as Hogwild (2011) had shown to work. Here workers are processes and the vector is shared memory: "
     "what an update moved is added in place, element by element, so that what others added meanwhile stays. "
-    "RMSProp's statistics are in that memory too (`carries=state`).",
+    "RMSProp's statistics are in that memory too: each worker writes its own, and all use their mean "
+    "(`carries=state`).",
     "a3c_lstm": "The paper's second network has an LSTM between the torso and the heads, and scored higher on Atari: "
     "623 % of human on average, against 497 % without. The gradient of an unroll goes through the LSTM's steps "
     "within it, from what the actor remembered when the unroll began. The task hides CartPole's velocities, which a "

@@ -4,7 +4,7 @@ from tessera.graph.policy import Cut, Fragment, Policy
 
 
 def policy(workers: int = 2, carries: str = "params") -> Policy:
-    """Each update is added in place, element by element; `carries` state shares the optimiser's moments too."""
+    """Updates are added in place, element by element; `carries` state shares the optimiser's moments too, as a mean."""
     return Policy(
         name="hogwild",
         fragments=(Fragment("env act store grad apply", replicas=workers),),
