@@ -309,6 +309,11 @@ class SharedExchange:
         self._seen = 0
         """Messages of others that were in what was read last."""
 
+    def begin(self, value: SharedParts) -> None:
+        """Set this peer's part of the memory, before any peer adds."""
+        self.shared.begin(value)
+        self._seen = 0
+
     def send(self, value: Any) -> bool:
         """Add."""
         self.shared.add(value)

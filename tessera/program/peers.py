@@ -91,12 +91,13 @@ def succeed(
     return adopt_shared(algorithm, state, parts, carries), jax.tree.map(lambda x: x[number], parts.listed)
 
 
-def with_common(state: State, joint: State, carries: str) -> State:
+def with_common(algorithm: Algorithm, state: State, joint: State, carries: str) -> State:
     """A replica's state with what all replicas have in common, from the state that holds it."""
     shared, _ = _split(joint.optimizer, carries)
     _, own = _split(state.optimizer, carries)
     optimizer = _joined(state.optimizer, shared, own, carries)
-    return joint._replace(optimizer=optimizer, target=state.target)
+    state = joint._replace(optimizer=optimizer, target=state.target, clock=state.clock)
+    return algorithm.catch_up(state, joint.clock.applies)._replace(clock=joint.clock)
 
 
 def _is_shared(leaf: Any, carries: str) -> bool:

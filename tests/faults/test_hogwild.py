@@ -201,18 +201,23 @@ def test_lag_is_counted_in_updates_of_all_workers():
     assert 0 < float(reports.lag_max.max()) <= 40
     flow = reports.flows["updates"]
     assert flow.messages == flow.lags == 4 * 40
-    assert 0.7 < flow.lag_sum / flow.lags <= 0.75  # each reads what the three others have added since: 3/4 of an update
+    assert 0.7 < flow.lag_mean <= 0.75  # each reads what the three others have added since: 3/4 of an update
+    lag = reports.lag()
+    assert lag is not None
+    np.testing.assert_allclose(lag, (reports.lag_mean.mean() + flow.lag_mean, reports.lag_max.max() + flow.lag_max))
+    engine.restore(jax.device_get(engine.snapshot()))
+    assert 0 <= engine.advance(1).flows["updates"].lag_sum <= 4 * 0.75
 
 
 def test_a_worker_that_is_killed_again_and_again_costs_no_count():
     engine = opened(LocalEngine, dataclasses.replace(A2C, normalise_observations=True), "hogwild:workers=2", 4)
     try:
-        for k in range(3):
+        for k in range(2):
             os.kill(engine.processes()[f"env+act+store+grad+apply/{k % 2}"], signal.SIGKILL)
             engine.advance(20)
         state = engine.state()
-        assert engine.restarts == 3
-        assert int(state.clock.applies) == 2 * 64
-        assert abs(float(state.statistics.observation.count) - 64 * 8 * 16) <= 3 * 8 * 8  # one update for each death
+        assert engine.restarts == 2
+        assert int(state.clock.applies) == 2 * 44
+        assert abs(float(state.statistics.observation.count) - 44 * 8 * 16) <= 2 * 8 * 8  # one update for each death
     finally:
         engine.close()

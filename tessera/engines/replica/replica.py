@@ -180,7 +180,7 @@ class Replica:
             elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
                 state = jax.device_get(self.slots["state"])
                 contribution = first_contribution(self.training.algorithm, state, self.number)
-                exchange.shared.begin(jax.device_get(shared_parts(state, contribution, self.plan.carries)))
+                exchange.begin(jax.device_get(shared_parts(state, contribution, self.plan.carries)))
                 self.put({"contribution": contribution})
 
     def succeed(self, shared: SharedParts) -> None:

@@ -36,16 +36,15 @@ class Reports:
     def lag(self) -> tuple[float, float] | None:
         """Mean and maximum of the updates between the params that played and those that a gradient was applied to.
 
-        Samples trail behind the params that learn from them, and gradients behind those that they are applied to; the
-        maxima of both are added too. None if nothing is known.
+        Samples trail behind the params that learn from them, and gradients, or updates that are added to one memory,
+        behind those that they are applied to; the maxima of both are added too. None if nothing is known.
         """
         known = np.isfinite(self.lag_mean)
         if not known.any():
             return None
-        gradients = self.flows.get("gradients", Flow())
-        return float(self.lag_mean[known].mean() + gradients.lag_mean), float(
-            self.lag_max[known].max() + gradients.lag_max
-        )
+        applied = [self.flows.get(stream, Flow()) for stream in ("gradients", "updates")]
+        mean = self.lag_mean[known].mean() + sum(flow.lag_mean for flow in applied)
+        return float(mean), float(self.lag_max[known].max() + sum(flow.lag_max for flow in applied))
 
 
 def by_update(value: Any, count: int) -> Any:

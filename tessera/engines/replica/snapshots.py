@@ -119,7 +119,7 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
         elif slot == "state" and plan.exchange and number:
             value = snapshot["peers"][number - 1]
             if plan.exchange == "shared":  # each had read the memory at another time; all begin with what it held
-                value = with_common(value, snapshot["state"], plan.carries)
+                value = with_common(training.algorithm, value, snapshot["state"], plan.carries)
         elif slot == "state" and placed.sharded:
             value = _shards(plan, training).split(value, number, mine["state"])
         elif known.layout == "groups":
