@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tessera.algorithms.parts.clock import Clock
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
@@ -51,20 +52,6 @@ class Schedule:
     def applies(self) -> int:
         """Gradients applied per update."""
         return self.draws * self.epochs * self.minibatches
-
-
-class Clock(NamedTuple):
-    """Global counters that travel with the params, so that no schedule depends on a replica's own clock."""
-
-    applies: jax.Array
-    """Gradients applied so far."""
-    horizon: jax.Array
-    """Gradients that the whole run will apply."""
-
-    @property
-    def progress(self) -> jax.Array:
-        """How much of the run is over, from 0 to 1."""
-        return jnp.minimum(self.applies / jnp.maximum(self.horizon, 1), 1.0)
 
 
 class State(NamedTuple):

@@ -135,7 +135,7 @@ class SerialEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot; host environments start new episodes, and a replay that is not there is refilled."""
-        update = int(snapshot["state"].clock.applies) // self.training.algorithm.schedule.applies
+        update = snapshot["state"].clock.applied() // self.training.algorithm.schedule.applies
         for r in self.replicas:
             r.start_new_episodes(update)
         if any(r.on_host for r in self.replicas):

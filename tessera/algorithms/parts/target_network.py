@@ -16,6 +16,6 @@ def update_target(state: State, period: int, polyak: float = 0.0) -> State:
     if polyak:
         target = jax.tree.map(lambda t, p: t + polyak * (p - t), state.target, state.params)
     else:
-        copy = (state.clock.applies + 1) % period == 0
+        copy = state.clock.modulo(period) == period - 1
         target = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, state.params)
     return state._replace(target=target)

@@ -18,7 +18,7 @@ import numpy as np
 from tessera.channels.inboxes import Inbox
 from tessera.channels.link import DurableLink, Link
 from tessera.channels.port import ReplicaPort
-from tessera.engines.replica.replica import Replica, exchanges
+from tessera.engines.replica.replica import Replica, exchanges, horizon
 from tessera.graph.disciplines import Sync
 from tessera.program.initial import clocks_at
 from tessera.program.training_program import acting
@@ -298,8 +298,11 @@ def _last_params(link: DurableLink, reader: int, discipline: Any) -> Any:
 def _restore_state(replica: Replica, update: int) -> None:
     """Make a server's state from the params that it published last; the optimiser's moments start anew."""
     slots, algorithm = replica.slots, replica.training.algorithm
-    if replica.plan.exchange == "shared":
-        return  # the memory of all peers has the params; they are adopted with the first exchange
+    if replica.plan.exchange == "shared":  # the memory of all peers has the rest; the first exchange adopts it
+        slots["state"] = slots["state"]._replace(
+            clock=slots["state"].clock.at(horizon(replica.plan, algorithm, update))
+        )
+        return
     views = [k for k in replica.port.outgoing if replica.plan.channels[k].slot in ("view", "acting")]
     for k in sorted(views, key=lambda k: replica.plan.channels[k].slot != "view"):
         newest = replica.port.outgoing[k].newest()
@@ -307,11 +310,11 @@ def _restore_state(replica: Replica, update: int) -> None:
             continue
         view = newest.value
         state = algorithm.start(jax.tree.map(jax.numpy.asarray, view.params))
-        applies = view.clock.applies
+        clock = view.clock
         if not replica.plan.solo:  # updates that are made again count again
-            applies = np.int32(update * algorithm.schedule.applies)
+            clock = clock.at(update * algorithm.schedule.applies)
         target = view.target if jax.tree.leaves(view.target) else state.target
-        state = state._replace(target=target, statistics=view.statistics, clock=view.clock._replace(applies=applies))
+        state = state._replace(target=target, statistics=view.statistics, clock=clock)
         slots["state"] = jax.tree.map(jax.numpy.asarray, state)
         return
 
