@@ -57,7 +57,7 @@ def gone_on(name: str, policy: str, clock: int) -> tuple[SerialEngine, Any]:
     [
         pytest.param("ppo", 2**31 - 3, marks=pytest.mark.slow),
         ("ppo", 2**32 - 3),
-        ("dqn", 2**31 - 3),
+        pytest.param("dqn", 2**31 - 3, marks=pytest.mark.slow),
         pytest.param("dqn", 2**32 - 3, marks=pytest.mark.slow),
     ],
 )

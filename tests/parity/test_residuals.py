@@ -145,6 +145,7 @@ def test_a_checkpoint_from_before_residuals_were_saved_begins_with_none():
     engine.advance(1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_devices_of_one_replica_keep_one_residual_of_their_mean():
     states, kept = [], []

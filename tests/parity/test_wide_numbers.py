@@ -26,13 +26,15 @@ ANY["ppo_lstm_burn_in"] = REMEMBERING
 COLOURINGS = (
     "single_learner_coarse:actors=2",
     "multi_learner:learners=3",
-    "central:workers=2,shards=2",
     "all apart",
+    "central:workers=2,shards=2",
     "crossed",
 )
 
 
-@pytest.mark.parametrize("policy", COLOURINGS)
+@pytest.mark.parametrize(
+    "policy", [*COLOURINGS[:3], *(pytest.param(text, marks=pytest.mark.slow) for text in COLOURINGS[3:])]
+)
 def test_an_lstm_with_burn_in_and_normalised_rewards_and_observations_keeps_parity(policy):
     assert_parity("ppo_lstm_burn_in", colouring(policy), updates=6)
 
