@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tessera.algorithms.parts.clock import Clock
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.algorithms.parts.target_network import follow_params
 from tessera.envs.base import Spec, Timestep
@@ -52,20 +53,6 @@ class Schedule:
     def applies(self) -> int:
         """Gradients applied per update."""
         return self.draws * self.epochs * self.minibatches
-
-
-class Clock(NamedTuple):
-    """Global counters that travel with the params, so that no schedule depends on a replica's own clock."""
-
-    applies: jax.Array
-    """Gradients applied so far."""
-    horizon: jax.Array
-    """Gradients that the whole run will apply."""
-
-    @property
-    def progress(self) -> jax.Array:
-        """How much of the run is over, from 0 to 1."""
-        return jnp.minimum(self.applies / jnp.maximum(self.horizon, 1), 1.0)
 
 
 class State(NamedTuple):
@@ -237,13 +224,13 @@ class Algorithm:
         params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
         return state._replace(params=params, optimizer=optimizer)
 
-    def catch_up(self, state: State, applies: jax.Array) -> State:
-        """Do what fell due while the clock goes on to `applies`, since others have applied gradients to the params.
+    def catch_up(self, state: State, gradients: jax.Array) -> State:
+        """Do what fell due while others have applied so many gradients to the params.
 
         By default the target follows, if there is a field `target_period`.
         """
         period = getattr(self, "target_period", None)
-        return state if period is None else follow_params(state, applies, period, getattr(self, "polyak", 0.0))
+        return state if period is None else follow_params(state, gradients, period, getattr(self, "polyak", 0.0))
 
     def clipped(self, gradients: Any, norm: jax.Array) -> Any:
         """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""

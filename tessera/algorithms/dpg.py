@@ -98,7 +98,7 @@ class DPG(ReplayAlgorithm):
         noisy = action + self.noise * half * jax.random.normal(key, action.shape, action.dtype)
         # one key serves both: only one of the two is taken
         uniform = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
-        return self.clip_action(jnp.where(view.clock.applies == 0, uniform, noisy)), memory, ()
+        return self.clip_action(jnp.where(view.clock.fresh, uniform, noisy)), memory, ()
 
     def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the actor's action."""
@@ -153,7 +153,7 @@ class DPG(ReplayAlgorithm):
             return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
 
         (loss, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
-        due = view.clock.applies % self.actor_delay == 0
+        due = view.clock.modulo(self.actor_delay) == 0
         actor_loss_value, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
         metrics = {"loss": loss, "actor_loss": actor_loss_value, "q_mean": value, "td_error": error.mean()}
         return {"actor": actor_gradient, "critic": critic_gradient}, (metrics, error)

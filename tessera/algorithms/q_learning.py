@@ -110,7 +110,7 @@ class QLearning(EpsilonGreedyAlgorithm):
             target = rows.reward + self.gamma * (1.0 - rows.terminated) * v_t
         batch = TargetBatch(rows.observation, rows.action, target, rows.valid)
         batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-        return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean()
+        return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean(dtype=jnp.result_type(float))
 
     def gradient(self, view: View, batch: TargetBatch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
         """Gradient of half the squared errors."""

@@ -108,7 +108,7 @@ class ArrayValues:
 
     def version(self, view: Any) -> int:
         """Gradients that were applied to published params."""
-        return int(view.clock.applies)
+        return view.clock.applied()
 
 
 class ArrayBatch:

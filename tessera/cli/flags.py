@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import decimal
 import inspect
 import io
 import itertools
@@ -17,6 +18,9 @@ import tyro
 
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.fields import options_of
+
+MOST_DIGITS = 100
+"""Digits of the longest number that is read; no option can be so large, and longer ones take long to read."""
 
 
 def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> type:
@@ -70,7 +74,7 @@ def read_flags(target: Any, arguments: list[str], prog: str, description: str | 
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            return tyro.cli(target, args=arguments, prog=prog, description=description)
+            return tyro.cli(target, args=arguments, prog=prog, description=description, registry=_NUMBERS)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -78,6 +82,36 @@ def read_flags(target: Any, arguments: list[str], prog: str, description: str | 
         body = itertools.dropwhile(_is_rule, rows)
         message = " ".join(itertools.takewhile(lambda row: not _is_rule(row), body)).rstrip(".")
         raise TesseraError(f"{_plainly(message)}: see `{prog} --help`") from None
+
+
+_NUMBERS = tyro.constructors.ConstructorRegistry()
+"""How flags are read where it differs from tyro's own ways."""
+
+
+@_NUMBERS.primitive_rule
+def _whole_numbers(asked: Any) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Read whole numbers, also those in powers of ten."""
+    if asked.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda given: whole_number(given[0]),
+        is_instance=lambda x: isinstance(x, int),
+        str_from_instance=lambda x: [str(x)],
+    )
+
+
+def whole_number(text: str) -> int:
+    """The number that a text names: 1000000 or 1e6, but not 1.5."""
+    try:
+        return int(text)
+    except ValueError:
+        with contextlib.suppress(decimal.InvalidOperation):
+            number = decimal.Decimal(text)
+            if number.is_finite() and abs(number.adjusted()) < MOST_DIGITS and number == int(number):
+                return int(number)
+        raise
 
 
 def _plainly(message: str) -> str:

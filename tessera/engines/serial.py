@@ -144,7 +144,7 @@ class SerialEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot; host environments start new episodes, and a replay that is not there is refilled."""
-        update = updates_at(self.plan, self.training.algorithm, int(snapshot["state"].clock.applies))
+        update = updates_at(self.plan, self.training.algorithm, snapshot["state"].clock.applied())
         for r in self.replicas:
             r.start_new_episodes(update)
         if any(r.on_host for r in self.replicas):

@@ -27,7 +27,7 @@ def centred_ranks(score: jax.Array, among: jax.Array) -> jax.Array:
     ordered = jnp.sort(among.ravel())
     below = jnp.searchsorted(ordered, score, side="left")
     up_to = jnp.searchsorted(ordered, score, side="right")
-    return ((below + up_to - 1) / 2 / max(ordered.size - 1, 1) - 0.5).astype(score.dtype)
+    return (below + up_to - 1).astype(score.dtype) / 2 / max(ordered.size - 1, 1) - 0.5
 
 
 def noise(seed: jax.Array, like: Any) -> Any:

@@ -32,7 +32,7 @@ def epsilon_greedy(key: jax.Array, q_values: jax.Array, epsilon: jax.Array | flo
 
 def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float = 7.0) -> jax.Array:
     """Ape-X's fixed rate for the actor `index` of `n`: base^(1 + alpha * index / (n - 1)) (Horgan et al., 2018)."""
-    return jnp.asarray(base) ** (1.0 + alpha * jnp.asarray(index) / max(n - 1, 1))
+    return base ** (1.0 + alpha * jnp.asarray(index, jnp.result_type(float)) / max(n - 1, 1))
 
 
 def mixed_epsilon(index: jax.Array | int) -> jax.Array:

@@ -11,8 +11,10 @@ import jax
 
 from tessera import policies
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.replica.replica import horizon
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment, is_device
+from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
 from tessera.planning.choose import choose_policy
@@ -20,6 +22,8 @@ from tessera.planning.memory import check_memory
 
 HOST_ENVS = 16
 """The most host environments where the user names no number."""
+LONGEST = 2**63 - 1
+"""The largest number that counters of steps, updates and gradients hold."""
 PLAN_OPTIONS = ("envs", "groups", "lag", "precision", "engine", "mesh")
 """Options of `prepare_plan`, which `tessera.train` takes too."""
 
@@ -70,4 +74,10 @@ def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:
     """Updates that a run of `steps` environment steps makes under a plan."""
     s = algorithm.schedule
     played = Fraction(steps) - s.warmup * s.steps * plan.envs
-    return max(1, math.ceil(played / (s.steps * plan.envs_per_update)))
+    updates = max(1, math.ceil(played / (s.steps * plan.envs_per_update)))
+    if max(steps, horizon(plan, algorithm, updates)) > LONGEST:
+        raise TesseraError(
+            f"--steps is too large: counters have 64 bits, so a run has at most {LONGEST:,} steps and as many "
+            "gradients; ask for fewer"
+        )
+    return updates

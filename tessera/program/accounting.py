@@ -77,4 +77,6 @@ def total(tally: Tally, steps: int) -> tuple[Tally]:
     """Sum over environments after an unroll of `steps`."""
     if tally.steps is None:
         tally = tally._replace(steps=jnp.full(tally.episodes.shape, steps, jnp.int32))
+    # lengths of one environment fit into 32 bits, but not always their sum
+    tally = tally._replace(length_sum=tally.length_sum.astype(tally.return_sum.dtype))
     return (jax.tree.map(jnp.sum, tally),)

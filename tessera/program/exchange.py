@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.contract import Algorithm, Clock, State
+from tessera.algorithms.contract import Algorithm, State
 from tessera.errors import TesseraError
 from tessera.stores.base import NOWHERE, Sample
 
@@ -45,13 +45,20 @@ def substitute_groups(sample: Sample, groups: int) -> Sample:
     return picked if picked.index is None else picked._replace(index=no_priorities(*picked.index.shape)[0])
 
 
+def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:
+    """Sum of squares of each tensor, [tensors]; for a flat range with its `tensors`, the part in that range."""
+    if isinstance(tensors, Tensors):
+        return jnp.zeros(tensors.names.shape, tree.dtype).at[tensors.ids].add(jnp.square(tree), mode="drop")
+    return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
+
+
 def gradient_values(gradients: Any) -> Any:
     """The gradients, without what a `SoloGradient` brings along."""
     return gradients.values if isinstance(gradients, SoloGradient) else gradients
 
 
 def exchanged_parts(state: State, carries: str) -> dict[str, Any]:
-    """The parts of a state that peers take the mean of: all real numbers in it, and the clock."""
+    """The parts of a state that peers take the mean of: all real numbers in it, and the low word of the clock."""
     parts = {
         "params": state.params,
         "statistics": state.statistics,
@@ -71,13 +78,12 @@ def adopt_updates(state: State, updates: dict[str, Any], carries: str) -> State:
         updated = iter(updates["optimizer"])
         leaves = [next(updated) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in leaves]
         optimizer = jax.tree.unflatten(structure, leaves)
-    applies = jnp.asarray(updates["applies"], jnp.int32)
     return state._replace(
         params=updates["params"],
         statistics=updates["statistics"],
         optimizer=optimizer,
         target=updates["target"],
-        clock=Clock(applies, state.clock.horizon),
+        clock=state.clock.near(updates["applies"]),
     )
 
 

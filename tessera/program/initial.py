@@ -15,7 +15,7 @@ from tessera.algorithms.contract import Algorithm, Clock, State, Transition
 from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
 from tessera.program.exchange import shards_of
-from tessera.program.keys import derive, root_key
+from tessera.program.keys import clock_at, derive, root_key
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
@@ -25,7 +25,8 @@ from tessera.program.training_program import Training, acting, over_envs, publis
 def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:
     """Make the state that a run starts from."""
     state = algorithm.start(algorithm.init(derive(root, "init")))
-    return state._replace(clock=Clock(jnp.int32(0), jnp.asarray(horizon, jnp.int32)))
+    ends = jnp.asarray(horizon, jnp.result_type(float))
+    return state._replace(clock=Clock(jnp.int32(0), ends, jnp.int32(0)))
 
 
 def initial_slots(
@@ -41,13 +42,13 @@ def initial_slots(
     """Make the slots of one replica; host environments are seeded by `environment_seed`, or by `seed` too."""
     make, learned, ids = _maker(training, plan, index, replica)
     root = root_key(seed)
-    state = _starter(training.algorithm, mesh)(root, np.int32(horizon))
+    state = _starter(training.algorithm, mesh)(root, np.asarray(horizon, jnp.result_type(float)))
     arguments = (root, learned, ids, state)
     slots = jax.jit(make, out_shardings=_shardings(make, arguments, mesh))(*arguments)
     env = training.env
     if "env" in plan.fragments[index].operators and isinstance(env, HostEnvironment):
         seeded = seed if environment_seed is None else environment_seed
-        slots |= {"env_state": open_environments(env, ids, seeded), "env_clock": np.int32(0)}
+        slots |= {"env_state": open_environments(env, ids, seeded), "env_clock": clock_at(0)}
     return slots
 
 
@@ -75,7 +76,7 @@ def _maker(
         state = jax.tree.map(jnp.copy, state)  # its own buffers, since programs reuse those that they are given
         slots = {"root": root, "group_ids": group_ids, "ids": ids}
         clocks = {"env": "env_clock", "act": "act_clock", "store": "store_clock", "grad": "grad_clock"}
-        slots |= {clock: jnp.int32(0) for operator, clock in clocks.items() if operator in operators}
+        slots |= {clock: jnp.zeros(2, jnp.uint32) for operator, clock in clocks.items() if operator in operators}
         if "act" in operators:
             slots["memory"] = over_envs(algorithm.memory)(ids)
             slots["acting"] = acting(published(state))
@@ -98,7 +99,7 @@ def _maker(
             if training.exchange == "shared":
                 slots["contribution"] = Contribution(state.clock.applies, state.statistics)
             if training.every > 1:
-                slots["update_clock"] = jnp.int32(0)
+                slots["update_clock"] = jnp.zeros(2, jnp.uint32)
         elif "grad" in operators:
             slots["view"] = published(state)
         return slots
@@ -117,7 +118,7 @@ def _starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
 @cache
 def _compiled_starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
     make = partial(initial_state, algorithm)
-    shapes = jax.eval_shape(make, jax.random.key(0), np.int32(0))
+    shapes = jax.eval_shape(make, jax.random.key(0), 0.0)
     return jax.jit(make, out_shardings=shardings(mesh, "state", shapes) if mesh else None)
 
 
@@ -127,7 +128,7 @@ def _shardings(make: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], 
     return {slot: shardings(mesh, slot, shape) for slot, shape in jax.eval_shape(make, *arguments).items()}
 
 
-def clocks_at(training: Training, update: int) -> dict[str, np.int32]:
+def clocks_at(training: Training, update: int) -> dict[str, np.ndarray]:
     """The clocks of all operators after `update` updates."""
     s = training.algorithm.schedule
     steps = (s.warmup + update) * s.steps
@@ -137,7 +138,7 @@ def clocks_at(training: Training, update: int) -> dict[str, np.int32]:
         "store_clock": update * s.draws,
         "grad_clock": update * s.applies,
     }
-    return {name: np.int32(value) for name, value in {**clocks, "update_clock": update}.items()}
+    return {name: clock_at(value) for name, value in {**clocks, "update_clock": update}.items()}
 
 
 def timestep_shape(env: Environment) -> Timestep:

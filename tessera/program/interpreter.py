@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from tessera.program.interfaces import Clock, Endpoint, Port, Tracer
+from tessera.program.keys import count_of
 from tessera.program.nodes import (
     REPORTS,
     SLOTS,
@@ -107,7 +108,7 @@ class Interpreter:
                     yield from self._repeat(node, slots) if sliced is None else self._repeat_in_slices(sliced)
                     continue
                 case Every():
-                    if int(slots["update_clock"]) % node.count == 0:
+                    if count_of(slots["update_clock"]) % node.count == 0:
                         yield from self.run(node.body, slots)
                     continue
                 case Collective():

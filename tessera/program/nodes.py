@@ -31,6 +31,8 @@ class Op:
     kind: str = TRACED
     floating: bool = False
     """Runs in any fragment that has its inputs and needs its outputs, so that a view is sent at most once."""
+    whole: bool = False
+    """Reads what the devices of a replica have combined, so that all of them write the same."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Slot(NamedTuple):
     """What is known about a slot."""
 
     layout: str
-    """`groups`: each replica holds its groups; `copy`: each holds all; `report`: each has its own, for the driver."""
+    """`groups`: each replica holds its groups; `copy`: each holds all; `own`: each has its own; `report`: the same, for
+    the driver."""
     axis: int = 0
     """For `groups`: the axis of the groups."""
     stack: int = 0
@@ -158,10 +161,11 @@ SLOTS: dict[str, Slot] = {
     "row_priorities": Slot("groups"),
     "priorities": Slot("groups"),
     "grad_clock": Slot("copy", persistent=True),
+    "uncoded": Slot("copy"),
     "gradients": Slot("copy"),
     "squares": Slot("copy"),
     "tensors": Slot("copy"),
-    "residual": Slot("copy"),
+    "residual": Slot("own", persistent=True),
     "lags": Slot("copy"),
     "base": Slot("copy"),
     "contribution": Slot("copy"),

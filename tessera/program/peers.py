@@ -16,6 +16,7 @@ import numpy as np
 from tessera.algorithms.contract import Algorithm, State
 from tessera.maths.statistics import merge_stacked
 from tessera.program.exchange import adopt_updates, exchanged_parts
+from tessera.program.keys import clock_at, count_of
 from tessera.program.nodes import HOST, Every, Node, Op
 
 
@@ -23,7 +24,7 @@ class Contribution(NamedTuple):
     """What one replica alone has brought in since the memory was set; the first one's includes all from before."""
 
     applies: Any
-    """Gradients that it has applied."""
+    """Gradients that it has applied, modulo 2**32."""
     statistics: Any
     """Running statistics of its own data."""
 
@@ -35,7 +36,7 @@ class Retained(NamedTuple):
     """Leaves of the optimiser's state that peers do not share."""
     target: Any
     applies: Any
-    """Gradients of all replicas, as far as it knew."""
+    """Gradients of all replicas, as far as it knew, modulo 2**32."""
 
 
 class SharedParts(NamedTuple):
@@ -68,14 +69,14 @@ def shared_parts(state: State, contribution: Contribution, carries: str, base: A
 
 def adopt_shared(algorithm: Algorithm, state: State, parts: SharedParts, carries: str) -> State:
     """The state with what all replicas have brought in."""
-    applies = jnp.sum(parts.listed.applies, axis=0).astype(jnp.int32)
+    clock = state.clock.near(jnp.sum(parts.listed.applies, axis=0))
     _, own = _split(state.optimizer, carries)
     state = state._replace(
         params=parts.added,
         statistics=merge_stacked(parts.listed.statistics),
         optimizer=_joined(state.optimizer, parts.averaged, own, carries),
     )
-    return algorithm.catch_up(state, applies)._replace(clock=state.clock._replace(applies=applies))
+    return algorithm.catch_up(state, clock.applies - state.clock.applies)._replace(clock=clock)
 
 
 def succeed(
@@ -86,7 +87,7 @@ def succeed(
     state = state._replace(
         optimizer=_joined(state.optimizer, parts.averaged, kept.optimizer, carries),
         target=kept.target,
-        clock=state.clock._replace(applies=kept.applies),
+        clock=state.clock.near(kept.applies),
     )
     return adopt_shared(algorithm, state, parts, carries), jax.tree.map(lambda x: x[number], parts.listed)
 
@@ -97,7 +98,7 @@ def with_common(algorithm: Algorithm, state: State, joint: State, carries: str) 
     _, own = _split(state.optimizer, carries)
     optimizer = _joined(state.optimizer, shared, own, carries)
     state = joint._replace(optimizer=optimizer, target=state.target, clock=state.clock)
-    return algorithm.catch_up(state, joint.clock.applies)._replace(clock=joint.clock)
+    return algorithm.catch_up(state, joint.clock.applies - state.clock.applies)._replace(clock=joint.clock)
 
 
 def _is_shared(leaf: Any, carries: str) -> bool:
@@ -135,7 +136,7 @@ def _mean_nodes(every: int, carries: str) -> tuple[Node, ...]:
     exchanging = (Op("apply", offer, ("state",), ("updates",)), Op("apply", adopt, ("state", "updates"), ("state",)))
     if every == 1:
         return exchanging
-    tick = Op("apply", lambda clock: (np.int32(clock + 1),), ("update_clock",), ("update_clock",), HOST)
+    tick = Op("apply", lambda clock: (clock_at(count_of(clock) + 1),), ("update_clock",), ("update_clock",), HOST)
     return tick, Every(every, exchanging)
 
 

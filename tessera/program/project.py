@@ -32,7 +32,7 @@ def _project_op(op: Op, plan: Plan, index: int) -> list[Node]:
     out: list[Node] = []
     if runs_here:
         out.append(_read_own_state(op, fragment))
-        if fragment.devices > 1:
+        if fragment.devices > 1 and not op.whole:
             out += [Collective(slot, route) for slot in op.writes if (route := _reduction(slot))]
     sends: list[Node] = []
     receives: list[Node] = []
@@ -72,7 +72,7 @@ def _read_own_state(op: Op, fragment: Placement) -> Op:
 
 def _reduction(slot: str) -> str | None:
     """How the devices of one replica combine a slot, by the layouts of its stream."""
-    if slot == "metrics":
+    if slot in ("metrics", "uncoded"):
         return "mean"
     for stream in STREAMS:
         if stream.slot == slot and stream.made in ("groups", "partial") and stream.made != stream.wanted:

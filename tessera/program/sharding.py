@@ -27,7 +27,18 @@ RULES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"(bias|scale)$", (-1,)),
 )
 """Name of an array -> the axes that it may be cut along; the first that is wide enough is taken."""
-LAYERED = ("state", "view", "acting", "acting_queue", "published", "gradients", "residual", "base", "updates")
+LAYERED = (
+    "state",
+    "view",
+    "acting",
+    "acting_queue",
+    "published",
+    "uncoded",
+    "gradients",
+    "residual",
+    "base",
+    "updates",
+)
 """Slots that hold params, or arrays of their shapes."""
 
 

@@ -19,10 +19,10 @@ from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
 from tessera.program.exchange import (
     SoloGradient,
-    Tensors,
     gradient_values,
+    squared_sums,
 )
-from tessera.program.keys import derive, derive_each
+from tessera.program.keys import derive, derive_each, later
 from tessera.program.minibatches import flat_rows, pick, rows_per_group
 from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat
 from tessera.program.peers import Contribution, peer_nodes
@@ -173,7 +173,7 @@ class Training:
             )
 
         def sample(buffer: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any, Any]:
-            return jax.vmap(store.sample)(buffer, derive_each(root, "sample", clock, ids)), clock + 1
+            return jax.vmap(store.sample)(buffer, derive_each(root, "sample", clock, ids)), later(clock, 1)
 
         def prepare(view: View, samples: Any) -> tuple[Any, Any]:
             return jax.vmap(lambda x: algorithm.prepare(view, x))(samples)
@@ -281,15 +281,16 @@ class Training:
         """Derive the keys of all steps of an unroll, [T, G, n], at once: a hash within the loop costs far more."""
 
         def derive_steps(root: Any, purpose: str, clock: Any, ids: Any) -> jax.Array:
-            return jax.vmap(lambda t: derive_each(root, purpose, clock + t, ids))(jnp.arange(steps, dtype=jnp.int32))
+            times = jnp.arange(steps, dtype=jnp.uint32)
+            return jax.vmap(lambda t: derive_each(root, purpose, later(clock, t), ids))(times)
 
         def act_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
-            return derive_steps(root, "act", clock, ids), clock + np.int32(steps)
+            return derive_steps(root, "act", clock, ids), later(clock, steps)
 
         def env_keys(root: Any, ids: Any, clock: Any) -> tuple[Any, Any]:
             keys = derive_steps(root, "env", clock, ids)
             both = jax.vmap(jax.random.split)(keys.reshape(-1)).reshape(*keys.shape, 2)
-            return both, clock + np.int32(steps)
+            return both, later(clock, steps)
 
         nodes: tuple[Node, ...] = (Op("act", act_keys, ("root", "ids", "act_clock"), ("act_keys", "act_clock")),)
         if not isinstance(self.env, HostEnvironment):
@@ -351,14 +352,19 @@ class Training:
         def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *more: Any) -> tuple[Any, ...]:
             picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
             gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
-            kept: tuple[Any, ...] = ()
-            if self.threshold:  # clipped first, or the rest of one large gradient would be sent for a long time
-                gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
-                gradients, *rest = threshold_code(gradients, more[-1], self.threshold)
-                kept = tuple(rest)
-            if self.solo:
-                gradients = SoloGradient(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
-            return gradients, feedback.metrics, feedback.priorities, clock + 1, *kept
+            made = gradients if self.threshold else ready_to_send(gradients, summary)
+            return made, feedback.metrics, feedback.priorities, later(clock, 1)
+
+        def encode(gradients: Any, summary: Any, residual: Any) -> tuple[Any, Any]:
+            # clipped first, or the rest of one large gradient would be sent for a long time
+            gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
+            sent, residual = threshold_code(gradients, residual, self.threshold)
+            return ready_to_send(sent, summary), residual
+
+        def ready_to_send(gradients: Any, summary: Any) -> Any:
+            if not self.solo:
+                return gradients
+            return SoloGradient(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
 
         def address(samples: Any, rows: jax.Array) -> tuple[Any]:
             return ((samples.index, rows.reshape(samples.index.shape)),)
@@ -372,19 +378,24 @@ class Training:
 
         def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
             state = algorithm.apply(state, gradient_values(gradients), jnp.sqrt(squares.sum()))
-            return (state._replace(clock=state.clock._replace(applies=state.clock.applies + 1)),)
+            return (state._replace(clock=state.clock.next()),)
 
         feed: tuple[Node, ...] = ()
+        coding: tuple[Node, ...] = ()
         if store.prioritised:
             feed = (
                 Op("grad", address, ("samples", "row_priorities"), ("priorities",)),
                 Op("store", refresh, ("buffer", "priorities"), ("buffer",)),
             )
         where = ("order", "m") if s.minibatches > 1 else ()
-        kept = ("residual",) if self.threshold else ()
-        reads = ("view", "batch", "summary", "root", "grad_clock", *where, *kept)
+        reads = ("view", "batch", "summary", "root", "grad_clock", *where)
+        made = "gradients"
+        if self.threshold:  # what a replica keeps for later is of the mean over its devices
+            made, writes = "uncoded", ("gradients", "residual")
+            coding = (Op("grad", encode, ("uncoded", "summary", "residual"), writes, whole=True),)
         return (
-            Op("grad", gradient, reads, ("gradients", "metrics", "row_priorities", "grad_clock", *kept)),
+            Op("grad", gradient, reads, (made, "metrics", "row_priorities", "grad_clock")),
+            *coding,
             *feed,
             Op("apply", squares, ("gradients", "tensors"), ("squares",)),
             Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
@@ -398,13 +409,6 @@ def _call_environment(env: Environment, what: str, function: Callable[..., Times
         return function(*arguments)
     except Exception as error:
         raise EnvironmentFailed(f"environment {env.name} raised {type(error).__name__} in {what}(): {error}") from error
-
-
-def squared_sums(tree: Any, tensors: Any = ()) -> jax.Array:
-    """Sum of squares of each tensor, [tensors]; for a flat range with its `tensors`, the part in that range."""
-    if isinstance(tensors, Tensors):
-        return jnp.zeros(tensors.names.shape, tree.dtype).at[tensors.ids].add(jnp.square(tree), mode="drop")
-    return jnp.stack([jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)])
 
 
 def first_broken(x: jax.Array) -> jax.Array:

@@ -114,7 +114,7 @@ class Checkpoints:
                 f"checkpoint {update} in {self.folder} has format {meta.get('format')}, this version "
                 f"reads {FORMAT}: resume it with the version that wrote it"
             )
-        return slots, meta
+        return in_present_form(slots), meta
 
     def _way_out(self, damaged: int) -> str:
         """What to do about a damaged checkpoint: the newest intact one before it is looked for."""
@@ -146,6 +146,17 @@ class Checkpoints:
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether a log record is worth showing. Tasks of a save that failed are not: `save` has raised what went wrong."""
     return not (record.exc_info and DRAFT in str(record.exc_info[1]))
+
+
+def in_present_form(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays as this version writes them; earlier ones had clocks of 32 bits."""
+    out = dict(arrays)
+    for path, array in arrays.items():
+        if path.endswith("_clock") and array.ndim == 0:
+            out[path] = np.asarray([array.astype(np.uint32), 0], np.uint32)
+        elif path.endswith("clock/applies"):
+            out.setdefault(path.replace("applies", "wraps"), np.zeros((), np.int32))
+    return out
 
 
 def _is_array(leaf: Any) -> bool:

@@ -19,7 +19,7 @@ from tessera.engines.factory import make_engine
 from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
-from tessera.engines.replica.snapshots import with_horizon, without_spare_peers
+from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
@@ -207,7 +207,7 @@ class Run:
         if meta["algorithm"] != self.algorithm.name:
             raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
         like = engine.template()
-        arrays = without_spare_peers(arrays, like)
+        arrays = fitted(arrays, like, self.plan, self.display.note)
         snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
         return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
 

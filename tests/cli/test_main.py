@@ -15,7 +15,7 @@ import tessera
 from tessera import algorithms, policies, systems
 from tessera.cli.compare import CompareOptions
 from tessera.cli.evaluate import EvalOptions
-from tessera.cli.flags import field_docs
+from tessera.cli.flags import field_docs, whole_number
 from tessera.cli.main import main
 from tessera.cli.options import WorldOptions, parse_arguments, policy_of
 from tessera.cli.pairs import PairsOptions
@@ -38,6 +38,19 @@ def tessera_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     command = [sys.executable, "-m", "tessera", *arguments]
     return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("7", 7), ("-2", -2), ("1e12", 10**12), ("2.5e3", 2500), ("1E+15", 10**15)]
+)
+def test_a_whole_number_may_be_written_in_powers_of_ten(text, number):
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "many", "inf", "nan", "1e2000000000", "-1e-400"])
+def test_what_is_no_whole_number_is_refused_and_takes_no_time(text):
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        whole_number(text)
 
 
 TRAIN = ("train", "ppo", ENV)
@@ -68,6 +81,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no environments": ((*TRAIN, "--envs", "0"), "--envs 0: at least one environment is needed"),
     "fewer than none": ((*TRAIN, "--envs", "-2"), "--envs -2: at least one environment is needed"),
     "no steps": ((*TRAIN, "--steps", "0"), "--steps 0: at least one step is needed"),
+    "more steps than can be counted": ((*TRAIN, "--steps", "1e30"), "--steps is too large: counters have 64 bits"),
     "no evaluation": ((*TRAIN, "--eval-episodes", "0"), "--eval-episodes 0: at least one is needed"),
     "no checkpoints": ((*TRAIN, "--keep", "0"), "--keep 0: at least one is needed"),
     "no episodes": (("eval", "x", "--episodes", "0"), "--episodes 0: at least one is needed"),

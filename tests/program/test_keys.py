@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tessera.program.keys import derive, derive_each, root_key
+from tessera.program.keys import clock_at, count_of, derive, derive_each, later, root_key
 
 
 def data(keys: jax.Array) -> np.ndarray:
@@ -59,3 +61,36 @@ def test_keys_are_the_same_in_every_process(root):
     # replicas and resumed runs derive keys for themselves, so nothing here may depend on the process, as `hash` does
     assert data(derive(root, "act", 5, 1)).tolist() == [1762601974, 3543065533]
     assert data(derive(root, "init")).tolist() == [3971680749, 1857396244]
+
+
+LARGE = [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**40]
+
+
+def test_clocks_beyond_31_and_32_bits_give_keys_that_no_other_clock_has(root):
+    clocks = [0, 5, *LARGE]
+    keys = [data(derive(root, "act", clock_at(clock), 1)).tobytes() for clock in clocks]
+    assert len(set(keys)) == len(clocks)
+
+
+@pytest.mark.parametrize("clock", [0, 5, 2**20 + 3, 2**31 - 1, 2**31, 2**32 - 1])
+def test_while_the_high_word_is_0_a_key_is_the_hash_of_the_low_one(root, clock):
+    salt = np.frombuffer(hashlib.blake2b(b"act", digest_size=8).digest(), np.uint32)
+    plain = jax.random.fold_in(jax.random.wrap_key_data(jax.random.key_data(root) ^ salt), np.uint32(clock))
+    np.testing.assert_array_equal(data(derive(root, "act", clock_at(clock))), data(plain))
+    if clock < 2**31:
+        np.testing.assert_array_equal(
+            data(plain), data(jax.random.fold_in(jax.random.wrap_key_data(jax.random.key_data(root) ^ salt), clock))
+        )
+
+
+def test_a_high_word_does_not_give_the_keys_of_another_seed(root):
+    seeds = [*range(64), *(s << 32 for s in range(1, 8))]
+    there = {data(derive(root_key(seed), "act", 5)).tobytes() for seed in seeds if seed != 7}
+    assert not there & {data(derive(root, "act", clock_at((high << 32) + 5))).tobytes() for high in range(1, 64)}
+
+
+@pytest.mark.parametrize("clock", [*LARGE, 2**32 - 3, 2**33 - 3])
+def test_a_clock_carries_into_its_high_word_within_an_unroll(clock):
+    later_by = jax.jit(jax.vmap(later, in_axes=(None, 0)))(clock_at(clock), jnp.arange(8))
+    assert [count_of(each) for each in later_by] == [clock + t for t in range(8)]
+    assert later_by.dtype == np.uint32

@@ -154,7 +154,7 @@ class ActorCriticAlgorithm(ActorCriticActing):
         real, axes = jnp.result_type(float), advantage.ndim
         observation = moments_of(rows.observation.astype(real), axes, rows.valid) if self.normalise_observations else ()
         returns = moments_of(rows.extras.discounted, axes, rows.valid) if self.normalise_rewards else ()
-        valid = jnp.ones(()) if rows.valid is None else rows.valid.mean()
+        valid = jnp.ones(()) if rows.valid is None else rows.valid.mean(dtype=real)
         return Summary(moments_of(advantage, axes, rows.valid), Statistics(observation, returns), valid)
 
     def advantages(self, batch: Batch, summary: Summary) -> jax.Array:

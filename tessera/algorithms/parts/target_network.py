@@ -19,17 +19,17 @@ def update_target(state: State, period: int, polyak: float = 0.0) -> State:
     if polyak:
         target = jax.tree.map(lambda t, p: t + polyak * (p - t), state.target, state.params)
     else:
-        copy = (state.clock.applies + 1) % period == 0
+        copy = state.clock.modulo(period) == period - 1
         target = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, state.params)
     return state._replace(target=target)
 
 
-def follow_params(state: State, applies: jax.Array, period: int, polyak: float = 0.0) -> State:
-    """Update the target as if all steps from the clock up to `applies` had been taken here: none of them is missed."""
+def follow_params(state: State, gradients: jax.Array, period: int, polyak: float = 0.0) -> State:
+    """Update the target as if so many gradients had been applied here: no step of it is missed."""
     if polyak:
-        share = 1 - (1 - polyak) ** (applies - state.clock.applies)
+        share = 1 - (1 - polyak) ** gradients
         target = jax.tree.map(lambda t, p: (t + share * (p - t)).astype(t.dtype), state.target, state.params)
     else:
-        copy = applies // period > state.clock.applies // period
+        copy = state.clock.modulo(period).astype(jnp.int32) + gradients >= period
         target = jax.tree.map(lambda t, p: jnp.where(copy, p, t), state.target, state.params)
     return state._replace(target=target)

@@ -216,7 +216,7 @@ class ProcessEngine(MapReduce):
         snapshot = self._assemble(found)
         if shapes_by_path(snapshot) != shapes_by_path(self.template()):
             return None
-        return int(snapshot["state"].clock.applies) // horizon(self.plan, self.training.algorithm, 1), snapshot
+        return snapshot["state"].clock.applied() // horizon(self.plan, self.training.algorithm, 1), snapshot
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""
@@ -224,7 +224,7 @@ class ProcessEngine(MapReduce):
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot instead of a start; host environments start new episodes."""
-        base = updates_at(self.plan, self.training.algorithm, int(snapshot["state"].clock.applies))
+        base = updates_at(self.plan, self.training.algorithm, snapshot["state"].clock.applied())
         self.supervisor.rebase(base)
         self.base = base
         for k, job in enumerate(self.jobs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,16 +14,19 @@ from tessera.channels.routes import Route
 from tessera.channels.shared_tree import SharedTree
 from tessera.engines.replica.replica import Replica
 from tessera.envs.base import HostEnvironment
+from tessera.graph.groups import deal
 from tessera.graph.plan import Plan
 from tessera.graph.streams import RouteKind
 from tessera.program.agents import cut_agents, join_agents, own_training
 from tessera.program.exchange import Shards, shards_of
 from tessera.program.initial import initial_shapes, initial_state
+from tessera.program.keys import count_of
 from tessera.program.nodes import SLOTS
 from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.peers import adopt_shared, with_common
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.training_program import Training
+from tessera.support.trees import shapes_by_path
 
 Slots = dict[str, Any]
 Parts = dict[tuple[int, int], Slots]
@@ -50,7 +54,7 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         if known.layout == "groups" and OWNERS[slot] in placed.operators:
             mirrored = slot == "buffer" and plan.mirrored
             names += [slot] if first or not mirrored else []
-        elif known.layout != "groups" and (first or slot in CLOCKS):
+        elif known.layout == "own" or (known.layout == "copy" and (first or slot in CLOCKS)):
             names.append(slot)
     return names
 
@@ -75,7 +79,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
     ordered = [parts[key] for key in sorted(parts)]
     teams = [i for i, placed in enumerate(plan.fragments) if placed.agents]
     whole = {s: x for i in teams for s, x in initial_shapes(training, plan, i, 0).items()}
-    for slot, known in SLOTS.items():
+    for slot in SLOTS:
         values = [p[slot] for p in ordered if slot in p]
         if not values:
             continue
@@ -83,10 +87,8 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
             out[slot] = join_agents([p[slot] for (i, _), p in sorted(parts.items()) if i in teams], whole[slot])
         elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
-        elif known.layout == "groups":
-            out[slot] = concatenate_trees(values, known.axis)
-        else:  # replicas at their own pace go on from the latest clock, so that none uses a key again
-            out[slot] = max(values, key=int) if slot in CLOCKS else values[0]
+        else:
+            out[slot] = _joined(slot, values)
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):
@@ -122,6 +124,8 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
                 value = with_common(training.algorithm, value, snapshot["state"], plan.carries)
         elif slot == "state" and placed.sharded:
             value = _shards(plan, training).split(value, number, mine["state"])
+        elif known.layout == "own":
+            value = jax.tree.map(lambda x: x[number], value)
         elif known.layout == "groups":
             value = _groups(value, placed.held("grad" if slot == "buffer" else "env")[number])
         out[slot] = value
@@ -145,10 +149,10 @@ def give(replica: Replica, part: Slots) -> None:
 
 def with_horizon(snapshot: Slots, horizon: int) -> Slots:
     """The same for a run of another length: schedules go on by how much of the whole is over."""
-    ends: Any = np.asarray(horizon, np.int32)
 
     def leaf(x: Any) -> Any:
-        return x._replace(horizon=ends) if isinstance(x, Clock) else x
+        ends: Any = np.asarray(horizon, x.horizon.dtype) if isinstance(x, Clock) else None
+        return x if ends is None else x._replace(horizon=ends)
 
     return jax.tree.map(leaf, snapshot, is_leaf=lambda x: isinstance(x, Clock))
 
@@ -157,6 +161,35 @@ def without_spare_peers(arrays: dict[str, np.ndarray], like: Slots) -> dict[str,
     """A checkpoint's arrays without the states of peers that a plan with fewer replicas does not have."""
     there = len(like.get("peers", ()))
     return {name: x for name, x in arrays.items() if not name.startswith("peers/") or int(name.split("/")[1]) < there}
+
+
+def fitted(
+    arrays: dict[str, np.ndarray], like: Slots, plan: Plan, note: Callable[[str], None]
+) -> dict[str, np.ndarray]:
+    """A checkpoint's arrays for a plan that may have fewer replicas than the one that wrote it.
+
+    Checkpoints of earlier versions hold no residuals, which then begin with zeros.
+    """
+    out = without_spare_peers(arrays, like)
+    spare = {name: x for name, x in out.items() if name.startswith("residual/") and "residual" not in like}
+    out = {name: x for name, x in out.items() if name not in spare}
+    if any(x.any() for x in spare.values()):
+        note("gradients that a codec had kept for later are dropped: nothing is compressed from here on")
+    for name, shape in shapes_by_path({s: x for s, x in like.items() if s == "residual"}).items():
+        saved = arrays.get(name)
+        if saved is None:
+            out[name] = np.zeros(shape)
+        elif saved.shape[1:] == shape[1:] and saved.shape[0] != shape[0]:
+            out[name] = _shared_out(saved, shape, plan)
+    return out
+
+
+def _shared_out(saved: np.ndarray, shape: tuple[int, ...], plan: Plan) -> np.ndarray:
+    """Residuals of another number of replicas: all together they owe the params what they owed before."""
+    if plan.solo:  # each gradient is applied by itself
+        return np.broadcast_to(saved.sum(0, dtype=np.float64) / shape[0], shape)
+    weights = [len(groups) / plan.batches for groups in deal(plan.batches, len(saved))]
+    return np.broadcast_to(np.tensordot(weights, saved.astype(np.float64), 1), shape)
 
 
 def lacks_replay(training: Training, snapshot: Slots) -> bool:
@@ -173,6 +206,9 @@ def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:
     names |= {s: shapes[s] for s in ("env_state", "timesteps", "episode") if s in shapes}
     hosted = HOST_STATE if isinstance(training.env, HostEnvironment) else ()
     out = {s: v for s, v in names.items() if SLOTS[s].persistent and s not in hosted}
+    for slot in [s for s in out if SLOTS[s].layout == "own"]:
+        replicas = plan.fragments[plan.home("grad")].replicas
+        out[slot] = jax.tree.map(lambda x, n=replicas: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), out[slot])
     if plan.exchange:
         out["peers"] = (out["state"],) * (plan.fragments[plan.home("apply")].replicas - 1)
     for channel in plan.channels:
@@ -185,6 +221,18 @@ def template(plan: Plan, training: Training, shapes: Shapes) -> Slots:
 def whole_state(training: Training) -> State:
     """The learner's whole state, in shape."""
     return jax.eval_shape(lambda key: initial_state(training.algorithm, key, 1), jax.random.key(0))
+
+
+def _joined(slot: str, values: list[Any]) -> Any:
+    """What replicas hold of one slot, made whole."""
+    known = SLOTS[slot]
+    match known.layout:
+        case "groups":
+            return concatenate_trees(values, known.axis)
+        case "own":
+            return jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *values)
+        case _:  # replicas at their own pace go on from the latest clock, so that none uses a key again
+            return max(values, key=count_of) if slot in CLOCKS else values[0]
 
 
 def _sent(route: Route, number: int, value: Any) -> Any:

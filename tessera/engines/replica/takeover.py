@@ -18,7 +18,7 @@ import numpy as np
 from tessera.channels.inboxes import Inbox, SharedExchange
 from tessera.channels.link import DurableLink, Link
 from tessera.channels.port import ReplicaPort
-from tessera.engines.replica.replica import Replica, exchanges
+from tessera.engines.replica.replica import Replica, exchanges, horizon
 from tessera.graph.disciplines import Sync
 from tessera.program.initial import clocks_at
 from tessera.program.training_program import acting
@@ -303,6 +303,8 @@ def _restore_state(replica: Replica, update: int) -> None:
     slots, algorithm = replica.slots, replica.training.algorithm
     for exchange in replica.port.exchanges.values():
         if isinstance(exchange, SharedExchange):
+            near = slots["state"].clock.at(horizon(replica.plan, algorithm, update))
+            slots["state"] = slots["state"]._replace(clock=near)
             replica.succeed(exchange.read())
             return
     views = [k for k in replica.port.outgoing if replica.plan.channels[k].slot in ("view", "acting")]
@@ -312,11 +314,11 @@ def _restore_state(replica: Replica, update: int) -> None:
             continue
         view = newest.value
         state = algorithm.start(jax.tree.map(jax.numpy.asarray, view.params))
-        applies = view.clock.applies
+        clock = view.clock
         if not replica.plan.solo:  # updates that are made again count again
-            applies = np.int32(update * algorithm.schedule.applies)
+            clock = clock.at(update * algorithm.schedule.applies)
         target = view.target if jax.tree.leaves(view.target) else state.target
-        state = state._replace(target=target, statistics=view.statistics, clock=view.clock._replace(applies=applies))
+        state = state._replace(target=target, statistics=view.statistics, clock=clock)
         slots["state"] = jax.tree.map(jax.numpy.asarray, state)
         return
 
