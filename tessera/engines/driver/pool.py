@@ -71,7 +71,7 @@ class PooledProcess:
         try:
             while self.connection.poll(0):
                 meta, arrays = unpack(self.connection.recv_bytes())
-                if meta["kind"] == "started":
+                if meta["kind"] in ("started", "filled"):
                     self._close_blocks()
                 if "block" in meta:
                     try:

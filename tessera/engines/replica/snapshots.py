@@ -23,6 +23,7 @@ from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.sharding import shardings
 from tessera.program.training_program import Training
+from tessera.support.streamed_arrays import JoinedArrays, StreamedArray, filled, in_memory, streamed
 
 Slots = dict[str, Any]
 Parts = dict[tuple[int, int], Slots]
@@ -51,6 +52,17 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         elif known.layout != "groups" and first:
             names.append(slot)
     return names
+
+
+def opened(plan: Plan, fragment: int, slots: Slots) -> Slots:
+    """The same slots, in which large arrays that lie in groups are read piece by piece."""
+    if plan.fragments[fragment].agents:  # several replicas hold parts of each group
+        return slots
+    return {s: streamed(value) if _lies_in_groups(s) else value for s, value in slots.items()}
+
+
+def _lies_in_groups(slot: str) -> bool:
+    return slot in SLOTS and SLOTS[slot].layout == "groups" and SLOTS[slot].axis == 0
 
 
 def common_to_peers(slots: Slots) -> Slots:
@@ -82,7 +94,7 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
         elif slot == "state" and plan.fragments[plan.home("apply")].sharded:
             out[slot] = _shards(plan, training).join(values, whole_state(training))
         else:
-            out[slot] = concatenate_trees(values, known.axis) if known.layout == "groups" else values[0]
+            out[slot] = _joined(values, known.axis) if known.layout == "groups" else values[0]
         if slot == "state" and plan.exchange:
             out["peers"] = tuple(values[1:])
     for channel, route in zip(plan.channels, routes, strict=True):
@@ -92,6 +104,19 @@ def assemble(plan: Plan, routes: list[Route], training: Training, parts: Parts) 
             rows = zip(*held, strict=True)
             out[name] = tuple(route.merge(dict(enumerate(row))) if len(row) > 1 else row[0] for row in rows)
     return out
+
+
+def _joined(values: list[Any], axis: int) -> Any:
+    """Groups of all replicas; arrays that any of them streams stay where they are."""
+    if len(values) == 1:
+        return values[0]
+
+    def leaf(*xs: Any) -> Any:
+        if any(isinstance(x, StreamedArray) for x in xs):
+            return JoinedArrays(xs)
+        return concatenate_trees(list(xs), axis)
+
+    return jax.tree.map(leaf, *values)
 
 
 def with_shared(plan: Plan, snapshot: Slots, vector: SharedValue) -> Slots:
@@ -111,7 +136,7 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
     for slot in [s for s in snapshot if s in SLOTS and (s in mine or s in later)]:
         value, known = snapshot[slot], SLOTS[slot]
         if placed.agents and slot in mine:
-            value = cut_agents(value, mine[slot], number)
+            value = cut_agents(in_memory(value), mine[slot], number)
         elif slot == "state" and plan.exchange and number:
             value = snapshot["peers"][number - 1]
         elif slot == "state" and placed.sharded:
@@ -123,7 +148,7 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
         name = FLIGHT + channel.slot
         if channel.source == fragment and name in snapshot:
             out[name] = tuple(_sent(route, number, value) for value in snapshot[name])
-    return out
+    return opened(plan, fragment, out)
 
 
 def give(replica: Replica, part: Slots) -> None:
@@ -131,13 +156,25 @@ def give(replica: Replica, part: Slots) -> None:
 
     Host environments have started new episodes, of which nobody has a memory yet.
     """
-    mesh = replica.programs.mesh
     forgotten = ("memory",) if isinstance(replica.training.env, HostEnvironment) else ()
     for slot, value in part.items():
         if slot in SLOTS and slot not in forgotten:
-            mine = jax.tree.map(_copied, value)
-            replica.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
+            replica.slots[slot] = _placed(replica, slot, value)
     replica.begin({k.removeprefix(FLIGHT): list(v) for k, v in part.items() if k.startswith(FLIGHT)})
+
+
+def _placed(replica: Replica, slot: str, value: Any) -> Any:
+    """A slot on the replica's devices; what is streamed goes into the buffers that the replica has for it."""
+    mesh = replica.programs.mesh
+    leaves, structure = jax.tree.flatten(value)
+    places = jax.tree.leaves(shardings(mesh, slot, value)) if mesh else [None] * len(leaves)
+    own = jax.tree.leaves(replica.slots.get(slot))
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, StreamedArray) and slot in replica.slots:
+            leaves[k] = filled(own[k], leaf)
+        else:
+            leaves[k] = jax.device_put(_copied(leaf), places[k])
+    return jax.tree.unflatten(structure, leaves)
 
 
 def with_horizon(snapshot: Slots, horizon: int) -> Slots:
