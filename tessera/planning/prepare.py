@@ -53,7 +53,7 @@ def prepare_plan(
     batch = getattr(store, "batch", None) if store.persistent else None
     needs = Needs(
         bound.name, environment.name, is_device(environment), batch, store.prioritised, bound.absorbs, bound.apart,
-        bound.together, "" if bound.layerwise == "none" else bound.layerwise,
+        bound.together, "" if bound.layerwise == "none" else bound.layerwise, bound.schedule.applies,
     )  # fmt: skip
     if envs is None:
         envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)
