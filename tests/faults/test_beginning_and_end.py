@@ -176,11 +176,12 @@ def test_a_learner_that_dies_at_the_very_end_costs_no_result(method, monkeypatch
 
 
 def test_a_signal_while_nodes_are_reclaimed_keeps_the_last_checkpoint(said, monkeypatch, tmp_path):
-    advance = LocalEngine.advance
+    advance, sent = LocalEngine.advance, []
     killed = killing(monkeypatch, "_stop_on_signal", LEARNER)
 
     def advancing(engine: LocalEngine, count: int, ahead: int = 0) -> Any:
-        if (tmp_path / "run" / "checkpoints").is_dir() and engine.done >= 20:
+        if not sent and (tmp_path / "run" / "checkpoints").is_dir() and engine.done >= 20:
+            sent.append(True)  # a second one would end this process at once
             signal.raise_signal(signal.SIGTERM)
         return advance(engine, min(count, 5), ahead)
 

@@ -85,7 +85,7 @@ def growth_of(pids: list[int], call: Any) -> int:
     return sum(memory(pid, "VmHWM") - rss for pid, rss in before.items())
 
 
-@pytest.mark.parametrize("policy", [ONE, SHARDS])
+@pytest.mark.parametrize("policy", [ONE, pytest.param(SHARDS, marks=pytest.mark.slow)])
 def test_neither_a_checkpoint_nor_a_resume_holds_a_second_copy_of_the_replay(policy, monkeypatch, tmp_path):
     grown: dict[str, int] = {}
 
@@ -150,8 +150,8 @@ def test_checkpoints_with_large_arrays_do_not_depend_on_engine_or_replicas(tmp_p
         go(tmp_path / folder, 4, SHARDS, capacity, engine=engine)
     assert (tmp_path / "local" / "checkpoints" / "4" / "large").is_dir()
     assert_same_bytes(arrays_of(tmp_path / "serial"), arrays_of(tmp_path / "local"))
-    go(tmp_path / "serial", 8, SHARDS, capacity, engine="local", resume=True)
-    go(tmp_path / "local", 8, SHARDS, capacity, engine="serial", resume=True)
+    go(tmp_path / "serial", 8, SHARDS, capacity, engine="serial", resume=True)
+    go(tmp_path / "local", 8, SHARDS, capacity, engine="local", resume=True)
     assert_same_bytes(arrays_of(tmp_path / "serial"), arrays_of(tmp_path / "local"))
 
 
