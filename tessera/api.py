@@ -29,6 +29,7 @@ from tessera.runs import directory
 from tessera.runs.display import make_display
 from tessera.runs.run_loop import EVALUATION_SEED, Run, RunOptions
 from tessera.runs.saved_run import load_run
+from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 
 DEFAULT_STEPS = 500_000
@@ -159,6 +160,8 @@ def train(
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
     use_compilation_cache()
+    if evaluate_every:  # by another process
+        share_accelerators()
     bound, environment, plan = prepare_plan(
         algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision, engine=engine, mesh=mesh
     )
@@ -205,6 +208,7 @@ def compare(
         note: called with a line before each run.
         options: the other options of `train`.
     """
+    share_accelerators()  # runs of any policy may come, one after the other
     chosen = {name: policies.parse(name) for name in names}
     for name, policy in chosen.items():
         try:
@@ -263,6 +267,8 @@ def evaluate_runs(
         trust: True to import an algorithm or environment of your own that a folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
+    if engine not in (None, "serial") or (workers or 1) > 1:
+        share_accelerators()
     runs = [load_run(folder, trust) for folder in folders]
     views = [(run.config, published(run.state)) for run in runs]
     played = play_batches(views, episodes, seed, trust, workers=workers, engine=engine, address=address)

@@ -6,12 +6,14 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from tessera.errors import TesseraError
+from tessera.support.streamed_arrays import StreamedArray
 
 Arrays = dict[str, np.ndarray]
 ARRAY = "array of this message"
@@ -90,15 +92,24 @@ def join_arrays(plain: Any, arrays: Arrays) -> Any:
 
 def leaves_of(slots: dict[str, Any]) -> Arrays:
     """All leaves of these slots, by slot and number."""
-    out: Arrays = {}
+    return split_leaves(slots)[0]
+
+
+def split_leaves(slots: dict[str, Any]) -> tuple[Arrays, dict[str, StreamedArray]]:
+    """All leaves of these slots, by slot and number: those that travel whole, and those that go piece by piece."""
+    whole: Arrays = {}
+    large: dict[str, StreamedArray] = {}
     for slot, value in slots.items():
         for k, leaf in enumerate(jax.tree.leaves(value)):
+            if isinstance(leaf, StreamedArray):
+                large[f"{slot}/{k}"] = leaf
+                continue
             is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            out[f"{slot}/{k}"] = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-    return out
+            whole[f"{slot}/{k}"] = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return whole, large
 
 
-def from_leaves(arrays: Arrays, like: dict[str, Any]) -> dict[str, Any]:
+def from_leaves(arrays: Mapping[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     """Slots from their leaves; `like` has trees of the same structure."""
     out = {}
     for slot in dict.fromkeys(name.rpartition("/")[0] for name in arrays):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tessera.algorithms.contract import State
@@ -16,6 +17,10 @@ Snapshot = dict[str, Any]
 
 class Interrupted(Exception):
     """A replica died that cannot be replaced alone: the run has to go back to its last checkpoint."""
+
+
+class SnapshotLost(RunFailed):
+    """A replica was replaced while its part of an open snapshot was read: another snapshot has to be taken."""
 
 
 class Abandoned(Exception):
@@ -57,7 +62,7 @@ class Engine(Protocol):
         """Reset the environments and fill the store; what was played meanwhile, if anything was."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot instead of a start; host environments start new episodes."""
+        """Go on from a snapshot, open or not, instead of a start; host environments start new episodes."""
 
     def advance(self, count: int, ahead: int = 0) -> Reports:
         """Run `count` updates and report each; `ahead` more may be begun meanwhile, and are reported next time."""
@@ -71,6 +76,14 @@ class Engine(Protocol):
     def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> Snapshot:
         """All persistent slots (or only `slots`, or without `leave`), whole. Host environments are left out."""
 
+    def open_snapshot(
+        self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()
+    ) -> AbstractContextManager[Snapshot]:
+        """The same, in which large arrays stay where they are (`StreamedArray`) and are read piece by piece.
+
+        What they belong to stands still until the snapshot is closed. Reading may raise `SnapshotLost`.
+        """
+
     def template(self) -> Snapshot:
         """A snapshot like this engine's, all zeros."""
 
@@ -78,7 +91,10 @@ class Engine(Protocol):
         """Begin again after `Interrupted`, with fewer replicas if there is no longer room for all."""
 
     def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
-        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas."""
+        """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas.
+
+        The snapshot is open until the engine is closed.
+        """
 
     def abandon(self) -> None:
         """Have a call that waits for replicas raise `Abandoned`; another thread calls this."""

@@ -15,20 +15,24 @@ from tessera.engines.replica.driver_link import LocalJob, local_control
 from tessera.engines.replica.job import Job
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
+from tessera.program.agents import own_training
+from tessera.program.initial import initial_shapes
 from tessera.program.shapes import shared_shape
 from tessera.support.machine import available_memory, cores
+from tessera.support.trees import bytes_of
 
 PROCESS_BYTES = 300 * 2**20
 """Memory of a small process: Python, JAX and its programs."""
 
 
-def check_memory(processes: int, shared: int) -> None:
-    """Refuse what does not fit into memory, before anything starts."""
-    asked, there = processes * PROCESS_BYTES + shared, available_memory()
+def check_memory(processes: int, shared: int, held: int) -> None:
+    """Refuse what does not fit into memory, before anything starts; replicas hold `held` bytes of arrays."""
+    asked, there = processes * PROCESS_BYTES + shared + held, available_memory()
     if asked > there:
         raise TesseraError(
-            f"{processes} processes and {shared / 2**20:,.0f} MB of shared memory take at least {asked / 2**30:.1f} GB"
-            f", available: {there / 2**30:.1f} GB; use fewer replicas, or batch them (Fragment.processes)"
+            f"{processes} processes, {held / 2**20:,.0f} MB of replays and other arrays in them and "
+            f"{shared / 2**20:,.0f} MB of shared memory take at least {asked / 2**30:,.1f} GB, available: "
+            f"{there / 2**30:,.1f} GB; use fewer replicas, a smaller --capacity, or batch them (Fragment.processes)"
         )
 
 
@@ -43,7 +47,22 @@ class LocalEngine(ProcessEngine):
         plan = self.plan
         shared = shared_shape(self.shapes, plan.carries) if plan.exchange == "shared" else None
         self.layout = lay_out(plan, self.link_specs, shared)
-        check_memory(self.layout.processes, self.layout.size)
+        check_memory(self.layout.processes, self.layout.size, self._held())
+
+    def _held(self) -> int:
+        """Bytes of the arrays that all replicas on processors begin with, replays above all."""
+        sizes: dict[tuple[int, int, int], int] = {}
+        total = 0
+        for i, number, _ in self.plan.places:
+            placed = self.plan.fragments[i]
+            if placed.platform != "cpu":
+                continue
+            alike = (i, len(placed.held("env")[number]), len(placed.held("grad")[number]))
+            if alike not in sizes:
+                mine = own_training(self.training, self.plan, i, number)
+                sizes[alike] = bytes_of(initial_shapes(mine, self.plan, i, number))
+            total += sizes[alike]
+        return total
 
     def set_up(self, jobs: list[Job]) -> None:
         """Make the shared memory."""

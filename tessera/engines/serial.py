@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,16 @@ from tessera.engines.base import Snapshot
 from tessera.engines.map_reduce.base import MapReduce, map_here
 from tessera.engines.replica.replica import Replica, make_programs, make_training, updates_at
 from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
-from tessera.engines.replica.snapshots import assemble, give, lacks_replay, part_of, persistent, template, with_shared
+from tessera.engines.replica.snapshots import (
+    assemble,
+    give,
+    lacks_replay,
+    opened,
+    part_of,
+    persistent,
+    template,
+    with_shared,
+)
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed
@@ -29,6 +39,7 @@ from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
 from tessera.program.nodes import Node, Repeat
 from tessera.program.shapes import shared_shape, slot_shapes
+from tessera.support.streamed_arrays import in_memory
 
 
 class SerialEngine(MapReduce):
@@ -127,16 +138,23 @@ class SerialEngine(MapReduce):
 
     def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
         """All persistent slots (or only some, or without some), whole. Host environments are left out."""
+        with self.open_snapshot(slots, leave) as snapshot:
+            return in_memory(snapshot)
+
+    @contextmanager
+    def open_snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+        """The same, in which large arrays are read piece by piece; nothing moves meanwhile in one thread."""
         parts = {}
         for r in self.replicas:
             names = persistent(self.plan, self.training, r.fragment, r.number, r.slots)
             mine = {s: r.slots[s] for s in names if not slots or s in slots}
             mine |= {} if slots else r.in_flight()
-            parts[r.fragment, r.number] = {s: value for s, value in mine.items() if s not in leave}
+            mine = {s: value for s, value in mine.items() if s not in leave}
+            parts[r.fragment, r.number] = opened(self.plan, r.fragment, mine)
         out = assemble(self.plan, self.routes, self.training, parts)
         for first, *_ in self.trees.values():
             out = with_shared(self.plan, self.training, out, first)
-        return out
+        yield out
 
     def template(self) -> dict[str, Any]:
         """A snapshot like this engine's, all zeros."""

@@ -16,6 +16,7 @@ from tessera.graph.disciplines import (
     lag_of,
     make_discipline,
     mode_of,
+    most_ahead,
 )
 from tessera.graph.groups import Needs
 from tessera.graph.policy import Policy
@@ -135,7 +136,7 @@ def make_channel(stream: Stream, policy: Policy, needs: Needs, lag: int) -> Chan
         rate=stream.rate if cut.every == 1 else f"every {cut.every} {counted}",
         made_by=stream.source,
         wanted_by=stream.target,
-        discipline=_discipline(stream, policy, lag, batching),
+        discipline=_discipline(stream, policy, needs, lag, batching),
         codec=cut.codec,
         threshold=cut.threshold,
         link_per_receiver=stream.name == "actions" and batching is not None,
@@ -173,20 +174,27 @@ def _batching(policy: Policy) -> float | None:
     return policy.cut("timesteps").wait if policy.replicas("env") > 1 else None
 
 
-def _discipline(stream: Stream, policy: Policy, lag: int, batching: float | None) -> Discipline:
+def _discipline(stream: Stream, policy: Policy, needs: Needs, lag: int, batching: float | None) -> Discipline:
     """What a stream's cut means for its channel."""
     cut, params = policy.cut(stream.name), policy.cut("params")
+    bound = params.lag if params.mode == "async" else None
+    among_peers = policy.home(stream.source) == policy.home(stream.target)
+    capacity = cut.capacity
+    if (
+        among_peers and stream.name == "gradients" and bound is not None
+    ):  # peers that may not get further ahead need no room for more
+        capacity = min(capacity, most_ahead(bound, needs.applies))
     trail = (cut.lag or 0) if stream.name == "priorities" else lag if stream.slot == "acting" else 0
     return make_discipline(
         stream.name,
         cut.mode,
-        among_peers=policy.home(stream.source) == policy.home(stream.target),
+        among_peers=among_peers,
         shared=stream.name == "updates" and cut.route == "shared",
         lag=trail,
-        bound=params.lag if params.mode == "async" else None,
+        bound=bound,
         first=cut.first,
         every=cut.every,
-        capacity=cut.capacity,
+        capacity=capacity,
         batching=batching if stream.name == "timesteps" else None,
     )
 

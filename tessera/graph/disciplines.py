@@ -165,6 +165,15 @@ def every_of(discipline: Discipline) -> int:
             return 1
 
 
+def most_ahead(bound: int, gradients: int) -> int:
+    """Messages of a peer that another has not taken, at the most, if none may be `bound` updates ahead of another.
+
+    An update is so many gradients, B = bound * gradients. While one peer computes a single gradient, another that was B
+    behind may get B ahead; besides, it may have sent its next one, and the first may not have taken the one before.
+    """
+    return 2 * bound * gradients + 2
+
+
 def in_flight(discipline: Discipline) -> int:
     """Messages that one sender may have in flight."""
     return discipline.capacity + lag_of(discipline)

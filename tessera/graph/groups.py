@@ -29,6 +29,8 @@ class Needs:
     """Neighbouring environments that must be in the same group."""
     layerwise: str = ""
     """How `apply` treats whole layers; empty if it is element-wise."""
+    applies: int = 1
+    """Gradients that one update applies."""
 
 
 def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:

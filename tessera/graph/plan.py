@@ -174,8 +174,7 @@ def make_plan(
         raise TesseraError(f"--envs {envs}: at least one environment is needed")
     policy = _resolved(policy, needs)
     _check_engine(engine, policy)
-    several = len(policy.fragments) > 1 or policy.fragments[0].runs > 1
-    virtual = max(available, cores()) if several and platform == "cpu" else available
+    virtual = max(available, cores()) if policy.several and platform == "cpu" else available
     devices = [_count_devices(f, envs, needs, platform, available, virtual) for f in policy.fragments]
     total, learned = count_groups(policy, needs, envs, groups, devices)
     params = policy.cut("params")
@@ -205,7 +204,7 @@ def make_plan(
         reason=reason,
         algorithm=needs.algorithm,
         env=needs.env,
-        engine=engine or ("local" if several else "serial"),
+        engine=engine or ("local" if policy.several else "serial"),
         envs=envs,
         groups=total,
         lag=lag,

@@ -210,6 +210,11 @@ class Policy:
         if loose and self.cut("params").mode != "async":
             raise TesseraError(f"policy {self.name!r}: with experience that is not waited for params must be async")
 
+    @property
+    def several(self) -> bool:
+        """Whether it has several replicas, or as many as there are agents."""
+        return len(self.fragments) > 1 or self.fragments[0].runs != 1
+
     def on_mesh(self, data: int, model: int) -> Policy:
         """The policy with `data` copies of the params in each learner, each over `model` devices."""
         return replace(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +13,7 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.program.initial import experience_shape
 from tessera.support.machine import available_memory
+from tessera.support.trees import bytes_of
 
 SHARE = 0.25
 """Share of memory below which the rough estimate is trusted: the exact one takes a moment."""
@@ -27,10 +27,10 @@ def check_memory(algorithm: Algorithm, env: Environment, envs: int) -> None:
     if (envs * algorithm.schedule.steps + capacity) * row < SHARE * there:
         return
     experience = experience_shape(replace(algorithm, envs=envs), env)
-    asked = envs * _bytes(experience.rows)
+    asked = envs * bytes_of(experience.rows)
     if capacity:
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), experience.rows)
-        asked += _bytes(jax.eval_shape(lambda: algorithm.store.init(one, algorithm.schedule.steps)))
+        asked += bytes_of(jax.eval_shape(lambda: algorithm.store.init(one, algorithm.schedule.steps)))
     if asked > there:
         replay = f" and a replay of {capacity:,} rows" if capacity else ""
         raise TesseraError(
@@ -43,7 +43,3 @@ def _memory() -> int:
     """Bytes that arrays of a run can take: all accelerators of this machine, or its own memory."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
     return sum(limits) if all(limits) else available_memory()
-
-
-def _bytes(tree: Any) -> int:
-    return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))

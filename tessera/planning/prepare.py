@@ -19,6 +19,7 @@ from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
 from tessera.planning.choose import choose_policy
 from tessera.planning.memory import check_memory
+from tessera.support.accelerators import share_accelerators
 
 HOST_ENVS = 16
 """The most host environments where the user names no number."""
@@ -41,14 +42,17 @@ def prepare_plan(
     mesh: str | None = None,
 ) -> tuple[Algorithm, Environment, Plan]:
     """Bind the algorithm to the environment and plan the run; all that can be refused early is refused here."""
+    named = policies.parse(policy) if isinstance(policy, str) else policy
+    if engine not in (None, "serial") or (engine is None and named is not None and named.several):
+        share_accelerators()  # before an environment or a plan looks for devices
     environment = make_env(env, precision)
     bound = algorithm.bind(environment.spec)
     bound.check()
     available = jax.local_devices()
-    reason = "named by the user"
-    if policy is None:
-        policy, reason = choose_policy(is_device(environment), len(available))
-    chosen = policies.parse(policy) if isinstance(policy, str) else policy
+    chosen, reason = named, "named by the user"
+    if chosen is None:
+        name, reason = choose_policy(is_device(environment), len(available))
+        chosen = policies.parse(name)
     if mesh is not None:
         chosen = chosen.on_mesh(*read_mesh(mesh))
     if lag is not None:
@@ -57,7 +61,7 @@ def prepare_plan(
     batch = getattr(store, "batch", None) if store.persistent else None
     needs = Needs(
         bound.name, environment.name, is_device(environment), batch, store.prioritised, bound.absorbs, bound.apart,
-        bound.together, "" if bound.layerwise == "none" else bound.layerwise,
+        bound.together, "" if bound.layerwise == "none" else bound.layerwise, bound.schedule.applies,
     )  # fmt: skip
     if envs is None:
         envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)

@@ -6,6 +6,8 @@ from tessera.graph.policy import Cut, Fragment, Policy
 def policy(workers: int = 2, threshold: float = 0.0, lag: int | None = 1) -> Policy:
     """No replica is ahead of another by more than `lag` updates; lag 0 is lock-step, and equals an all-reduce.
 
+    Memory is reserved for as many gradients of each replica as `lag` lets be under way, 64 at the most.
+
     With a `threshold`, only elements whose accumulated gradient exceeds it are sent, as plus or minus the threshold.
     """
     return Policy(

@@ -1,4 +1,8 @@
-"""Checkpoints: all persistent slots at an update boundary, written by Orbax. Atomic, no pickle, the last n kept."""
+"""Checkpoints: all persistent slots at an update boundary. Atomic, no pickle, the last n kept.
+
+Orbax writes arrays and metadata, and completes a checkpoint by giving its folder its name. Large arrays, such as a
+replay's, are files of their own (`array_files.py`), which it moves into the folder before that.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import math
 import os
 import shutil
 import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,21 @@ import jax
 import numpy as np
 
 from tessera.errors import RunFailed, TesseraError
+from tessera.runs.array_files import ITEM, FileArray, moving_handler, open_arrays, write_arrays
 from tessera.support.machine import available_memory
+from tessera.support.streamed_arrays import StreamedArray
 from tessera.support.trees import leaf_path
 
 FORMAT = 1
+LARGE_FORMAT = 2
+"""The format of a checkpoint with large arrays in files of their own; the rest of it is the same."""
 ROOM = 2 * 2**20
 """Bytes on disk that a checkpoint takes besides its arrays, at the most."""
 DRAFT = ".orbax-checkpoint-tmp"
 """In the name of a checkpoint that is not complete."""
+
+Arrays = dict[str, Any]
+"""Arrays by leaf path: NumPy's, and large ones that are read piece by piece."""
 
 
 class SaveFailed(RunFailed):
@@ -50,23 +62,48 @@ class Checkpoints:
         if not read_only:
             _remove_drafts(folder)
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
+        self._move_files: Callable[..., Any] = moving_handler(ocp)
 
     def latest(self) -> int | None:
         """The update of the newest complete checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def save(self, update: int, snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
-        """Write a checkpoint and delete the oldest beyond `keep`."""
+        """Write a checkpoint and delete the oldest beyond `keep`; what reading the snapshot raises is raised."""
         if update == self.latest():
             return
         args, arrays = self._ocp.args, flatten(snapshot)
         self._check_room(update, sum(array.nbytes for array in arrays.values()))
-        meta = {"format": FORMAT, **meta, "checksums": {path: checksum(array) for path, array in arrays.items()}}
-        meta["checksum"] = _checksum_of_meta(meta)
-        composite = args.Composite(slots=args.StandardSave(arrays), meta=args.JsonSave(meta))
+        large = {path: array for path, array in arrays.items() if isinstance(array, StreamedArray)}
+        small = {path: array for path, array in arrays.items() if path not in large}
+        meta = {"format": FORMAT, **meta, "checksums": {path: checksum(array) for path, array in small.items()}}
+        items = {"slots": args.StandardSave(small)}
+        with self._draft(update) as draft:
+            if large:
+                listed, checksums = self._write_large(update, draft, large)
+                meta |= {"format": LARGE_FORMAT, "large": listed, "checksums": {**meta["checksums"], **checksums}}
+                items[ITEM] = self._move_files(draft)
+            meta["checksum"] = _checksum_of_meta(meta)
+            try:
+                self._manager.save(update, args=args.Composite(**items, meta=args.JsonSave(meta)))
+            except Exception as error:  # a full disk makes Orbax raise anything
+                raise self._after_failure(update, error) from error
+
+    @contextlib.contextmanager
+    def _draft(self, update: int) -> Iterator[Path]:
+        """A folder for files until Orbax has moved them; its name marks it as one that a kill may leave behind."""
+        draft = self.folder / f"{update}{DRAFT}-{ITEM}"
         try:
-            self._manager.save(update, args=composite)
-        except Exception as error:  # a full disk makes Orbax raise anything
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _write_large(
+        self, update: int, draft: Path, large: Mapping[str, StreamedArray]
+    ) -> tuple[dict[str, Any], dict[str, int]]:
+        try:
+            return write_arrays(draft, large)
+        except OSError as error:
             raise self._after_failure(update, error) from error
 
     def _after_failure(self, update: int, error: Exception) -> SaveFailed:
@@ -91,17 +128,24 @@ class Checkpoints:
             megabytes = f"{needed / 2**20:,.1f} MB needed, {free / 2**20:,.1f} MB free"
             raise self._failure(update, f"{os.strerror(errno.ENOSPC)}: {megabytes}")
 
-    def load(self, update: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Read a checkpoint: arrays by leaf path, and the metadata."""
+    def load(self, update: int, large: bool = True) -> tuple[Arrays, dict[str, Any]]:
+        """Read a checkpoint: arrays by leaf path, and the metadata.
+
+        Arrays in files of their own are compared with their checksums, and read again as they are used; without `large`
+        they are left out.
+        """
         args = self._ocp.args
         try:
             self._check_size(update)
             restored = self._manager.restore(
                 update, args=args.Composite(slots=args.StandardRestore(), meta=args.JsonRestore())
             )
-            slots = {k: np.asarray(v) for k, v in restored["slots"].items()}
+            slots: Arrays = {k: np.asarray(v) for k, v in restored["slots"].items()}
             meta = dict(restored["meta"])
-            _verify(slots, meta)
+            files = open_arrays(self.folder.resolve() / str(update) / ITEM, meta.get("large", {}))
+            self._refuse_huge(update, sum(x.nbytes for x in files.values()) if large else 0)
+            _verify({**slots, **files} if large else slots, meta, () if large else files)
+            slots |= files if large else {}
         except TesseraError:
             raise
         except Exception as error:  # a damaged file makes Orbax raise anything
@@ -109,10 +153,10 @@ class Checkpoints:
                 f"checkpoint {update} in {self.folder} is damaged and cannot be read ({_first_line(error)}): "
                 f"{self._way_out(update)}"
             ) from error
-        if meta.get("format") != FORMAT:
+        if meta.get("format") not in (FORMAT, LARGE_FORMAT):
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} has format {meta.get('format')}, this version "
-                f"reads {FORMAT}: resume it with the version that wrote it"
+                f"reads {FORMAT} and {LARGE_FORMAT}: resume it with the version that wrote it"
             )
         return in_present_form(slots), meta
 
@@ -131,7 +175,11 @@ class Checkpoints:
         with self._ocp.StandardCheckpointer() as reader:
             metadata = reader.metadata(self.folder.resolve() / str(update) / "slots").item_metadata
         declared = jax.tree.leaves(metadata.tree, is_leaf=_is_array)
-        size = sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in declared if _is_array(array))
+        self._refuse_huge(
+            update, sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in declared if _is_array(x))
+        )
+
+    def _refuse_huge(self, update: int, size: int) -> None:
         if size > available_memory():
             raise TesseraError(
                 f"checkpoint {update} in {self.folder} declares {size / 2**30:,.0f} GB of arrays, available: "
@@ -178,23 +226,30 @@ def _checksum_of_meta(meta: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps({k: v for k, v in meta.items() if k != "checksum"}, sort_keys=True).encode())
 
 
-def _verify(slots: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+def _verify(slots: Arrays, meta: dict[str, Any], left_out: Collection[str]) -> None:
     """Compare arrays with the checksums that were saved with them; checkpoints of earlier versions have none."""
     if "checksum" not in meta and "checksums" not in meta:
         return
     if meta.get("checksum") != _checksum_of_meta(meta):
         raise ValueError("its metadata has changed since it was written")
-    wrong = sorted(path for path in {*slots, *meta["checksums"]} if _differs(path, slots, meta["checksums"]))
+    compared = {*slots, *meta["checksums"]} - {*left_out}
+    wrong = sorted(path for path in compared if _differs(path, slots, meta["checksums"]))
     if wrong:
         raise ValueError(f"{wrong[0]} has changed since it was written")
 
 
-def _differs(path: str, slots: dict[str, np.ndarray], checksums: dict[str, int]) -> bool:
-    return path not in slots or path not in checksums or checksum(slots[path]) != checksums[path]
+def _differs(path: str, slots: Arrays, checksums: dict[str, int]) -> bool:
+    if path not in slots or path not in checksums:
+        return True
+    array = slots[path]
+    return checksums[path] != (array.checksum() if isinstance(array, FileArray) else checksum(array))
 
 
-def flatten(tree: Any) -> dict[str, np.ndarray]:
-    """The leaves of a tree by path, as NumPy arrays: a checkpoint depends on no device and no Python class."""
+def flatten(tree: Any) -> Arrays:
+    """The leaves of a tree by path, as NumPy arrays: a checkpoint depends on no device and no Python class.
+
+    Large arrays that are read piece by piece stay as they are.
+    """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {leaf_path(path): _as_numpy(leaf) for path, leaf in leaves}
 
@@ -204,7 +259,7 @@ def paths(tree: Any) -> list[str]:
     return [leaf_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def unflatten(template: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+def unflatten(template: Any, arrays: Mapping[str, Any], where: str) -> Any:
     """Put arrays back into the structure of `template`, whose leaves are arrays or only their shapes and types.
 
     An error names the first that does not fit.
@@ -236,16 +291,19 @@ def _as_saved(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else _as_numpy(leaf)
 
 
-def _as_numpy(leaf: Any) -> np.ndarray:
+def _as_numpy(leaf: Any) -> Any:
+    if isinstance(leaf, StreamedArray):
+        return leaf
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _like(leaf: Any, array: np.ndarray) -> Any:
-    return (
-        jax.random.wrap_key_data(jax.numpy.asarray(array))
-        if _is_key(leaf)
-        else array.astype(_as_saved(leaf).dtype, copy=False)
-    )
+def _like(leaf: Any, array: Any) -> Any:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jax.numpy.asarray(array))
+    dtype = _as_saved(leaf).dtype
+    if isinstance(array, StreamedArray) and array.dtype == dtype:
+        return array
+    return np.asarray(array).astype(dtype, copy=False)
 
 
 def _cause(error: Exception) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
+from tessera.runs.array_files import write_npz
 from tessera.runs.checkpoint import flatten, paths
 
 
@@ -43,7 +44,8 @@ def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | N
     update = updates + index + 1
     dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{update}"
     dump.mkdir(parents=True, exist_ok=True)
-    np.savez(dump / "slots.npz", allow_pickle=False, **flatten(engine.snapshot()))
+    with engine.open_snapshot() as snapshot:
+        write_npz(dump / "slots.npz", flatten(snapshot))
     columns = {**reports.metrics, "gradient_norm": np.sqrt(reports.guard.gradients.sum(-1))}
     rows = {k: [repr(float(x)) for x in np.asarray(v)[: index + 1][-20:]] for k, v in columns.items()}
     (dump / "report.json").write_text(json.dumps({"update": update, "tensor": name, "last": rows}, indent=2))

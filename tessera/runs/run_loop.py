@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent
+from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
 from tessera.engines.factory import make_engine
 from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
@@ -297,8 +297,10 @@ class Run:
             raise spent
         saved = engine.salvage(self._load(engine, latest)[0])
         if saved is not None and saved[0] > latest:
-            latest = self.meter.updates = saved[0]
-            self._write(saved[1])
+            self.meter.updates = saved[0]
+            with suppress(SnapshotLost):  # then the last checkpoint is what there is
+                self._write(saved[1])
+                latest = saved[0]
         raise RunFailed(f"{spent}; update {latest} is saved in {self.folder}, --resume goes on from there")
 
     def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
@@ -365,15 +367,17 @@ class Run:
 
     def _save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint; return when, and how long it took."""
-        before = time.monotonic()
-        self._write(self._snapshot(engine))
+        before, saved = time.monotonic(), False
+        while not saved:
+            with suppress(SnapshotLost), self._snapshot(engine) as snapshot, self.signals.patience():
+                self.meter.count(engine.late_tally())
+                self._write(snapshot)
+                saved = True
         now = time.monotonic()
         return now, now - before
 
-    def _snapshot(self, engine: Engine) -> dict[str, Any]:
-        snapshot = jax.device_get(engine.snapshot(leave=() if self.options.checkpoint_replay else PARTS))
-        self.meter.count(engine.late_tally())
-        return snapshot
+    def _snapshot(self, engine: Engine) -> AbstractContextManager[Snapshot]:
+        return engine.open_snapshot(leave=() if self.options.checkpoint_replay else PARTS)
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.checkpoints is not None
@@ -391,11 +395,9 @@ class Run:
             try:
                 self.signals.be_patient(self.options.timeout)
                 self._finish_pending(engine)
-                snapshot = self._snapshot(engine)
-                self.signals.be_patient()
+                self._save(engine)
             except (Interrupted, RestartsSpent, Abandoned):
                 self._stop_unsaved("replicas were lost or did not answer, so nothing newer is saved; ")
-            self._write(snapshot)
             self.display.note(
                 f"{self.signals.name}: saved update {self.meter.updates} in {self.folder}; --resume goes on from there"
             )

@@ -50,7 +50,7 @@ def load_run(folder: str | Path, trust: Trust = False) -> SavedRun:
         update = checkpoints.latest()
     if checkpoints is None or update is None:
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
-    arrays, _ = checkpoints.load(update)
+    arrays, _ = checkpoints.load(update, large=False)
     checkpoints.close()
     state_arrays = {k: v for k, v in arrays.items() if k.startswith("state/")}
     state = unflatten(template, state_arrays, f"checkpoint {update} of {folder}")["state"]

@@ -23,6 +23,7 @@ class StopSignals:
         """The signal that came."""
         self._on_late = on_late
         self._at_once = False
+        self._patient = False
         self._timer: threading.Timer | None = None
         self._old: dict[int, Any] = {}
 
@@ -56,6 +57,18 @@ class StopSignals:
         finally:
             self._at_once = before
 
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """Within this block the work under way may take as long as it takes: a checkpoint is written."""
+        before, self._patient = self._patient, True
+        self.be_patient()
+        try:
+            yield
+        finally:
+            self._patient = before
+            if self and not before:
+                self.be_patient(PATIENCE)
+
     def ending(self) -> BaseException:
         """What ends the process as shells expect it of one that was signalled."""
         assert self.number is not None
@@ -76,7 +89,8 @@ class StopSignals:
         self._give_back()
         if self._at_once:
             raise self.ending()
-        self.be_patient(PATIENCE)
+        if not self._patient:
+            self.be_patient(PATIENCE)
 
     def _give_back(self) -> None:
         for number, handler in self._old.items():

@@ -146,8 +146,8 @@ def test_asking_for_more_cores_than_there_are_is_refused_with_both_numbers():
 
 
 def test_more_processes_than_fit_into_memory_are_refused_with_both_numbers():
-    with pytest.raises(TesseraError, match=r"1000 processes .* take at least 29\d\.\d GB, available: "):
-        check_memory(1000, 1 << 20)
+    with pytest.raises(TesseraError, match=r"1000 processes, .* take at least 29\d\.\d GB, available: "):
+        check_memory(1000, 1 << 20, 0)
 
 
 def test_replicas_that_share_a_process_are_batched_and_give_the_same():

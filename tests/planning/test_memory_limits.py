@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import tessera
+from tessera.engines import local
 from tessera.errors import TesseraError
 from tessera.graph.groups import divisors
 from tessera.planning import memory
@@ -35,6 +38,27 @@ def test_the_limit_is_what_the_arrays_take(monkeypatch):
         else:
             with pytest.raises(TesseraError, match="take at least"):
                 prepare_plan(algorithm, CARTPOLE, "fused:devices=1", envs=8)
+
+
+@pytest.mark.parametrize(
+    ("policy", "replays"),
+    [("multi_learner:learners=2", 1), ("distributed_replay:stores=2", 1), ("mirrored:workers=3", 3)],
+)
+def test_replicas_with_replays_that_do_not_fit_together_are_refused(policy, replays, monkeypatch):
+    """Mirrored replicas hold the whole replay each, others their part of it."""
+    algorithm = tessera.DQN(capacity=2**21, unroll=8, batch=48)
+    bound, env, plan = prepare_plan(algorithm, CARTPOLE, policy, envs=48, groups=6)
+    assert 2**21 * 44 * replays / 2**20 < 1.1 * refused(plan, bound, env, monkeypatch) < 2**21 * 60 * replays / 2**20
+
+
+def refused(plan, algorithm, env, monkeypatch):
+    """Megabytes of arrays that the refusal names."""
+    monkeypatch.setattr(local, "available_memory", lambda: 2**20)
+    with pytest.raises(
+        TesseraError, match=r"processes, .* MB of shared memory take at least .* available: 0\.0 GB"
+    ) as no:
+        local.LocalEngine(plan, algorithm, env, seed=0, horizon=1)
+    return float(re.search(r"([\d,]+) MB of replays", str(no.value))[1].replace(",", ""))
 
 
 def test_divisors():

@@ -21,6 +21,7 @@ from tessera.channels.packing import Arrays, read_block, unpack, write_block
 from tessera.engines.replica.entry_point import serve
 from tessera.errors import TesseraError
 from tessera.graph.plan import Placement
+from tessera.support.accelerators import PREALLOCATE
 
 Configuration = tuple[tuple[str, str], ...]
 """Environment variables of a process, and its cores."""
@@ -71,7 +72,7 @@ class PooledProcess:
         try:
             while self.connection.poll(0):
                 meta, arrays = unpack(self.connection.recv_bytes())
-                if meta["kind"] == "started":
+                if meta["kind"] in ("started", "filled"):
                     self._close_blocks()
                 if "block" in meta:
                     try:
@@ -186,7 +187,7 @@ def process_environment(placed: Placement) -> dict[str, str]:
         threads = str(placed.threads)
         variables |= {"NPROC": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     else:  # several processes share the accelerator, so none may take all of its memory
-        variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        variables[PREALLOCATE] = "false"
     return {**variables, "XLA_FLAGS": " ".join(flags)}
 
 

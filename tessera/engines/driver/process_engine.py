@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from tessera.algorithms.contract import Algorithm, State
 from tessera.channels.control_words import FREE, STATES, Control
 from tessera.channels.link import Flow
 from tessera.channels.link_specs import make_link_specs
-from tessera.channels.packing import from_leaves, leaves_of
+from tessera.channels.packing import from_leaves, split_leaves
 from tessera.channels.routes import make_routes
 from tessera.engines.base import Interrupted, NoCapacity, Snapshot
+from tessera.engines.driver.remote_arrays import remote_arrays
 from tessera.engines.driver.report_log import ReportLog
-from tessera.engines.driver.supervisor import DeathCounts, Launcher, Supervisor
+from tessera.engines.driver.supervisor import Answer, DeathCounts, Launcher, Supervisor
 from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import horizon, make_training, updates_at, wide_numbers
@@ -32,6 +34,7 @@ from tessera.program.compile import CHUNK
 from tessera.program.exchange import shards_of
 from tessera.program.initial import initial_shapes
 from tessera.program.shapes import slot_shapes
+from tessera.support.streamed_arrays import StreamedArray, in_memory
 from tessera.support.trees import shapes_by_path
 
 NUDGE_SECONDS = 1.0
@@ -73,6 +76,8 @@ class ProcessEngine(MapReduce):
         self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = 0
         """Replicas that were started again, over the whole run."""
+        self._snapshots = 0
+        """Snapshots that were requested."""
         self.check()
         self._open(base=0)
 
@@ -192,11 +197,36 @@ class ProcessEngine(MapReduce):
 
     def snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> dict[str, Any]:
         """All persistent slots (or only some, or without some), whole. Host environments are left out."""
-        places = range(len(self.jobs))
+        with self.open_snapshot(slots, leave) as snapshot:
+            return in_memory(snapshot)
+
+    @contextmanager
+    def open_snapshot(self, slots: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+        """The same, in which large arrays are read piece by piece, and replicas that have any stand still."""
+        places = list(range(len(self.jobs)))
         if slots == ("state",):
-            places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]  # type: ignore[assignment]
-        command = {"do": "snapshot", "slots": list(slots), "leave": list(leave)}
-        return self._assemble(self.supervisor.request(places, command))
+            places = [k for k, j in enumerate(self.jobs) if "apply" in self.plan.fragments[j.fragment].operators]
+        found: dict[int, Answer] = {}
+        try:
+            found = self.supervisor.request(places, self._new_snapshot(slots, leave))
+            yield self._assemble(self._leaves(found, lambda k, command: self.supervisor.request([k], command)))
+        finally:
+            for k in places:
+                if not found or found[k][0]["large"]:
+                    self.supervisor.send(k, {"do": "go_on"})
+
+    def _new_snapshot(self, slots: Iterable[str] = (), leave: Iterable[str] = ()) -> dict[str, Any]:
+        self._snapshots += 1
+        return {"do": "snapshot", "slots": list(slots), "leave": list(leave), "number": self._snapshots}
+
+    def _leaves(
+        self, found: dict[int, Answer], request: Callable[[int, dict[str, Any]], dict[int, Answer]]
+    ) -> dict[int, dict[str, Any]]:
+        """All leaves of replicas that have answered: those that they sent, and those that are read by `request`."""
+        return {
+            k: {**arrays, **remote_arrays(k, self._snapshots, meta["large"], request)}
+            for k, (meta, arrays) in found.items()
+        }
 
     def salvage(self, last: Snapshot | None) -> tuple[int, Snapshot] | None:
         """What can be saved after `RestartsSpent`: (updates made, snapshot); `last` has the parts of dead replicas.
@@ -206,13 +236,16 @@ class ProcessEngine(MapReduce):
         """
         if last is None or not self.plan.asynchronous:
             return None
-        found = self.supervisor.request_from_living({"do": "snapshot", "slots": [], "leave": []})
+        living = self.supervisor.request_from_living
+        found = self._leaves(living(range(len(self.jobs)), self._new_snapshot()), lambda k, c: living([k], c))
         for k, job in enumerate(self.jobs):
             if k in found:
                 continue
             if "apply" in self.plan.fragments[job.fragment].operators:
                 return None
-            found[k] = leaves_of(part_of(self.plan, self.routes, self.training, job.fragment, job.number, last))
+            part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, last)
+            whole, large = split_leaves(part)
+            found[k] = {**whole, **large}
         snapshot = self._assemble(found)
         if shapes_by_path(snapshot) != shapes_by_path(self.template()):
             return None
@@ -231,9 +264,18 @@ class ProcessEngine(MapReduce):
             part = part_of(self.plan, self.routes, self.training, job.fragment, job.number, snapshot)
             tokens = {name: len(value) for name, value in part.items() if name.startswith(FLIGHT)}
             refill = lacks_replay(self.training, snapshot)
-            command = {"do": "restore", "tokens": tokens, "refill": refill, "update": base}
-            self.supervisor.send(k, command, leaves_of(part))
+            whole, large = split_leaves(part)
+            self._fill(k, large)
+            command = {"do": "restore", "tokens": tokens, "filled": list(large), "refill": refill, "update": base}
+            self.supervisor.send(k, command, whole)
         self._until(lambda: all(self.supervisor.started))
+
+    def _fill(self, place: int, large: dict[str, StreamedArray]) -> None:
+        """Send a replica large arrays, a piece at a time."""
+        for name, array in large.items():
+            for piece in array.pieces():
+                command = {"do": "put_piece", "leaf": name, "piece": list(piece)}
+                self.supervisor.request([place], command, {"rows": array.read(piece)})
 
     def rebuild(self) -> None:
         """Begin again with new processes and new memory, with fewer replicas if there is no longer room for all."""

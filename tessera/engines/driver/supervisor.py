@@ -27,6 +27,10 @@ CLOSE_SECONDS = 3.0
 """How long processes may take to end when they are asked to."""
 
 
+Answer = tuple[dict[str, Any], Arrays]
+"""What a replica answers to a request."""
+
+
 class ProcessHandle(Protocol):
     """A process that is, or will be, a replica: what the driver can do with it."""
 
@@ -130,7 +134,7 @@ class Supervisor:
         """When each place was last known to finish anything, and `_busy_seconds` as that was noted."""
         self._handles: list[ProcessHandle | None] = [None] * len(jobs)
         self._finished: set[int] = set()
-        self._answers: dict[int, Arrays] = {}
+        self._answers: dict[int, Answer] = {}
         self._requests: dict[int, dict[str, Any]] = {}
         """Commands that were not answered yet, by place: a successor gets its predecessor's again."""
         self._awaiting_state: int | None = None
@@ -179,17 +183,19 @@ class Supervisor:
         for k in range(len(self.jobs)):
             self.send(k, command)
 
-    def request(self, places: Iterable[int], command: dict[str, Any]) -> dict[int, Arrays]:
+    def request(
+        self, places: Iterable[int], command: dict[str, Any], arrays: Arrays | None = None
+    ) -> dict[int, Answer]:
         """Send a command and wait for every answer; what makes that impossible is raised."""
         wanted = list(places)
-        self._send_request(wanted, command)
+        self._send_request(wanted, command, arrays)
         self.wait_for(lambda: all(k in self._answers for k in wanted))
         self.raise_failure()
         return dict(self._answers)
 
-    def request_from_living(self, command: dict[str, Any]) -> dict[int, Arrays]:
+    def request_from_living(self, places: Iterable[int], command: dict[str, Any]) -> dict[int, Answer]:
         """Send a command to those that are left after a failure; the answers that came in time."""
-        living = [k for k in range(len(self.jobs)) if self.alive(k)]
+        living = [k for k in places if self.alive(k)]
         self._send_request(living, command)
         end = time.monotonic() + self.timeout
         with self._changed:
@@ -197,12 +203,12 @@ class Supervisor:
                 self._changed.wait(POLL_SECONDS)
         return dict(self._answers)
 
-    def _send_request(self, places: list[int], command: dict[str, Any]) -> None:
+    def _send_request(self, places: list[int], command: dict[str, Any], arrays: Arrays | None = None) -> None:
         with self._changed:
             self._answers.clear()
             self._requests = dict.fromkeys(places, command)
         for k in places:
-            self.send(k, command)
+            self.send(k, command, arrays)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds or something went wrong."""
@@ -288,9 +294,9 @@ class Supervisor:
         match kind := meta.pop("kind"):
             case "report":
                 self.report_log.note(place, meta, arrays)
-            case "snapshot":
+            case "snapshot" | "filled":
                 if self._requests.pop(place, None) is not None:
-                    self._answers[place] = arrays
+                    self._answers[place] = meta, arrays
             case "peer_state":
                 successor, self._awaiting_state = self._awaiting_state, None
                 if successor is not None and self.jobs[successor].number == meta["number"]:

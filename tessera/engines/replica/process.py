@@ -13,13 +13,13 @@ import jax
 
 from tessera.channels.control_words import FREE, IDLE, RUNNING, STARTING, WAITING
 from tessera.channels.link import GONE, HERE, REFILLING
-from tessera.channels.packing import Arrays, from_leaves, leaves_of
+from tessera.channels.packing import Arrays, from_leaves, leaves_of, split_leaves
 from tessera.channels.routes import make_routes
 from tessera.engines.replica.driver_link import DriverLink
 from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import Replica, exchanges, make_programs, make_training
 from tessera.engines.replica.reports import join_reports
-from tessera.engines.replica.snapshots import FLIGHT, common_to_peers, give, persistent
+from tessera.engines.replica.snapshots import FLIGHT, common_to_peers, give, opened, persistent
 from tessera.engines.replica.takeover import (
     Exchange,
     MutedPort,
@@ -37,6 +37,7 @@ from tessera.program.interfaces import Port
 from tessera.program.nodes import Every, Node, Recv, Repeat, Segment, Send
 from tessera.program.shapes import slot_shapes
 from tessera.support.cache import use_compilation_cache
+from tessera.support.streamed_arrays import HeldArray, Piece, StreamedArray, with_piece
 
 POLL_SECONDS = 0.25
 """How often a waiting process looks at its control words, at the least."""
@@ -75,6 +76,8 @@ class ReplicaProcess:
         """Whether it is still catching up with a predecessor, and cannot obey commands."""
         self.successors: list[int] = []
         """Mirrored peers that wait for this replica's state."""
+        self._open: tuple[int, dict[str, StreamedArray]] = (0, {})
+        """The snapshot that the driver reads: its number, and the arrays that are sent piece by piece."""
 
     def _note_compiling(self, nodes: tuple[Node, ...]) -> None:
         """Let the first call of every compiled function show the state STARTING: it compiles."""
@@ -265,26 +268,59 @@ class ReplicaProcess:
         self._report(0)
         self._send("started")
 
-    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], refill: bool, update: int) -> None:
+    def _do_put_piece(self, arrays: Arrays, leaf: str, piece: list[int]) -> None:
+        """Put some rows of a large array in place, before the rest is restored."""
+        slot, _, k = leaf.rpartition("/")
+        leaves, structure = jax.tree.flatten(self.replica.slots[slot])
+        leaves[int(k)] = with_piece(leaves[int(k)], Piece(*piece), arrays["rows"])
+        self.replica.slots[slot] = jax.tree.unflatten(structure, leaves)
+        self._send("filled")
+
+    def _do_restore(self, arrays: Arrays, tokens: dict[str, int], filled: list[str], refill: bool, update: int) -> None:
         replica = self.replica
         replica.start_new_episodes(update)
         if isinstance(self.job.env, HostEnvironment):
             self._run(replica.programs.reset, 0)
-        give(replica, from_leaves(arrays, self._like(tokens)))
+        own = {name: HeldArray(_leaf(replica.slots, name)) for name in filled}
+        give(replica, from_leaves({**arrays, **own}, self._like(tokens)))
         if refill:
             self._run(replica.programs.fill, 0)
             replica.note_reports(self.job.algorithm.schedule.warmup)
             replica.take_reports()
         self._send("started")
 
-    def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str]) -> None:
+    def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str], number: int) -> None:
         replica = self.replica
         self._report_own_pace(0.0)  # first, so that what was played until now counts
         names = persistent(self.job.plan, replica.training, replica.fragment, replica.number, replica.slots)
         chosen = {s: replica.slots[s] for s in names if not slots or s in slots}
         chosen |= {} if slots else replica.in_flight()
         chosen = {s: value for s, value in chosen.items() if s not in leave}
-        self._send("snapshot", leaves_of(chosen))
+        whole, large = split_leaves(opened(self.job.plan, replica.fragment, chosen))
+        self._open = number, large
+        self._send("snapshot", whole, large={name: (x.shape, x.dtype.name) for name, x in large.items()})
+        self._stand_still()
+
+    def _stand_still(self) -> None:
+        """Serve the driver until it has read all of an open snapshot: nothing of it may change meanwhile."""
+        while self._open[1]:
+            seen = self.driver_link.look()
+            if self.control.stop:
+                raise Stopped
+            self.control.progress()
+            if self.driver_link.has_command():
+                self._obey_commands()
+            else:
+                self.driver_link.wait(seen, POLL_SECONDS)
+
+    def _do_read_piece(self, _: Arrays, number: int, leaf: str, piece: list[int]) -> None:
+        """Send some rows of an open snapshot; nothing, if it was opened by a predecessor."""
+        opened, large = self._open
+        self._send("snapshot", {"rows": large[leaf].read(Piece(*piece))} if opened == number else {})
+
+    def _do_go_on(self, _: Arrays) -> None:
+        """The driver has read the snapshot, or given it up."""
+        self._open = 0, {}
 
     def _do_share_state(self, _: Arrays, number: int) -> None:
         self.successors.append(number)
@@ -306,6 +342,12 @@ class ReplicaProcess:
                 token = self.driver_link.link_specs[k, job.number].like
                 like[FLIGHT + channel.slot] = (token,) * tokens[FLIGHT + channel.slot]
         return like
+
+
+def _leaf(slots: dict[str, Any], name: str) -> Any:
+    """A leaf by slot and number."""
+    slot, _, k = name.rpartition("/")
+    return jax.tree.leaves(slots[slot])[int(k)]
 
 
 def _metric_names(report: dict[str, Any]) -> list[str]:

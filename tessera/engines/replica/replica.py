@@ -36,6 +36,7 @@ from tessera.program.peers import SharedParts, first_contribution, shared_parts,
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
+from tessera.support.streamed_arrays import StreamedArray, filled
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
@@ -194,11 +195,21 @@ class Replica:
                 self.put({slot: view if slot == "acting" else (view,) * self.training.lag})
 
     def put(self, slots: dict[str, Any]) -> None:
-        """Set slots, in buffers of their own, since programs reuse what they are given."""
+        """Set slots, in buffers of their own, since programs reuse what they are given.
+
+        What is streamed goes into the buffers that are there for it.
+        """
         mesh = self.programs.mesh
         for slot, value in slots.items():
-            mine = jax.tree.map(_copied, value)
-            self.slots[slot] = jax.device_put(mine, shardings(mesh, slot, mine) if mesh else None)
+            leaves, structure = jax.tree.flatten(value)
+            places = jax.tree.leaves(shardings(mesh, slot, value)) if mesh else [None] * len(leaves)
+            own = jax.tree.leaves(self.slots.get(slot))
+            for k, leaf in enumerate(leaves):
+                if isinstance(leaf, StreamedArray) and slot in self.slots:
+                    leaves[k] = filled(own[k], leaf)
+                else:
+                    leaves[k] = jax.device_put(_copied(leaf), places[k])
+            self.slots[slot] = jax.tree.unflatten(structure, leaves)
 
     def note_version(self) -> None:
         """Go on counting from the params that its slots hold: lag is measured from them, and messages carry it."""

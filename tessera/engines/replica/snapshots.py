@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from tessera.program.overlap.slot_slices import concatenate_trees
 from tessera.program.peers import adopt_shared, with_common
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.training_program import Training
+from tessera.support.streamed_arrays import JoinedArrays, StreamedArray, in_memory, streamed
 from tessera.support.trees import shapes_by_path
 
 Slots = dict[str, Any]
@@ -57,6 +59,17 @@ def persistent(plan: Plan, training: Training, fragment: int, number: int, slots
         elif known.layout == "own" or (known.layout == "copy" and (first or slot in CLOCKS)):
             names.append(slot)
     return names
+
+
+def opened(plan: Plan, fragment: int, slots: Slots) -> Slots:
+    """The same slots, in which large arrays that lie in groups are read piece by piece."""
+    if plan.fragments[fragment].agents:  # several replicas hold parts of each group
+        return slots
+    return {s: streamed(value) if _lies_in_groups(s) else value for s, value in slots.items()}
+
+
+def _lies_in_groups(slot: str) -> bool:
+    return slot in SLOTS and SLOTS[slot].layout == "groups" and SLOTS[slot].axis == 0
 
 
 def common_to_peers(slots: Slots) -> Slots:
@@ -117,7 +130,7 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
     for slot in [s for s in snapshot if s in SLOTS and (s in mine or s in later)]:
         value, known = snapshot[slot], SLOTS[slot]
         if placed.agents and slot in mine:
-            value = cut_agents(value, mine[slot], number)
+            value = cut_agents(in_memory(value), mine[slot], number)
         elif slot == "state" and plan.exchange and number:
             value = snapshot["peers"][number - 1]
             if plan.exchange == "shared":  # each had read the memory at another time; all begin with what it held
@@ -133,7 +146,7 @@ def part_of(plan: Plan, routes: list[Route], training: Training, fragment: int, 
         name = FLIGHT + channel.slot
         if channel.source == fragment and name in snapshot:
             out[name] = tuple(_sent(route, number, value) for value in snapshot[name])
-    return out
+    return opened(plan, fragment, out)
 
 
 def give(replica: Replica, part: Slots) -> None:
@@ -228,11 +241,18 @@ def _joined(slot: str, values: list[Any]) -> Any:
     known = SLOTS[slot]
     match known.layout:
         case "groups":
-            return concatenate_trees(values, known.axis)
+            return values[0] if len(values) == 1 else jax.tree.map(partial(_joined_groups, known.axis), *values)
         case "own":
             return jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *values)
         case _:  # replicas at their own pace go on from the latest clock, so that none uses a key again
             return max(values, key=count_of) if slot in CLOCKS else values[0]
+
+
+def _joined_groups(axis: int, *arrays: Any) -> Any:
+    """Groups of all replicas; arrays that any of them streams stay where they are."""
+    if any(isinstance(x, StreamedArray) for x in arrays):
+        return JoinedArrays(arrays)
+    return concatenate_trees(list(arrays), axis)
 
 
 def _sent(route: Route, number: int, value: Any) -> Any:
