@@ -52,19 +52,21 @@ class SharedParts(NamedTuple):
     """Each replica writes its own, which nobody reads but the replica that takes its place."""
 
 
-def first_contribution(algorithm: Algorithm, state: State, number: int) -> Contribution:
-    """What a replica begins with: what a state holds already counts as the first replica's."""
-    if number == 0:
-        return Contribution(state.clock.applies, state.statistics)
-    return Contribution(jnp.zeros_like(state.clock.applies), algorithm.start(state.params).statistics)
-
-
 def shared_parts(state: State, contribution: Contribution, carries: str, base: Any = None) -> SharedParts:
     """What a replica writes: by how much its params moved since they were `base`, or the params; and its own part."""
     moved = state.params if base is None else jax.tree.map(jnp.subtract, state.params, base)
     shared, own = _split(state.optimizer, carries)
     listed = jax.tree.map(lambda x: jnp.asarray(x)[None], contribution)
     return SharedParts(moved, shared, listed, Retained(own, state.target, state.clock.applies))
+
+
+def first_parts(algorithm: Algorithm, state: State, number: int, carries: str) -> tuple[Contribution, SharedParts]:
+    """What a replica begins with, and writes: what a state holds already counts as the first replica's."""
+    contribution = Contribution(state.clock.applies, state.statistics)
+    if number:
+        nothing = algorithm.start(state.params).statistics
+        contribution = Contribution(jnp.zeros_like(state.clock.applies), nothing)
+    return contribution, shared_parts(state, contribution, carries)
 
 
 def adopt_shared(algorithm: Algorithm, state: State, parts: SharedParts, carries: str) -> State:

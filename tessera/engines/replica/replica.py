@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -32,7 +33,7 @@ from tessera.program.keys import environment_seed
 from tessera.program.nodes import REPORTS, Every, Node, Recv, Repeat, Send
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.overlap.scheduler import OverlapScheduler, Scheduler
-from tessera.program.peers import SharedParts, first_contribution, shared_parts, succeed
+from tessera.program.peers import SharedParts, first_parts, succeed
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
@@ -179,15 +180,15 @@ class Replica:
                 for token in (under_way or {}).get(channel.slot, [self.no_priorities()] * channel.lag):
                     self.port.publish(k, token)
             elif isinstance(exchange := self.port.exchanges.get(k), SharedExchange):
-                state = jax.device_get(self.slots["state"])
-                contribution = first_contribution(self.training.algorithm, state, self.number)
-                exchange.begin(jax.device_get(shared_parts(state, contribution, self.plan.carries)))
+                first = partial(first_parts, self.training.algorithm, number=self.number, carries=self.plan.carries)
+                contribution, parts = jax.device_get(jax.jit(first)(jax.device_get(self.slots["state"])))
+                exchange.begin(parts)
                 self.put({"contribution": contribution})
 
     def succeed(self, shared: SharedParts) -> None:
         """Begin with what peers share, in the place of a replica that died."""
-        given = (jax.device_get(self.slots["state"]), shared, self.number, self.plan.carries)
-        state, contribution = succeed(self.training.algorithm, *given)
+        function = partial(succeed, self.training.algorithm, number=self.number, carries=self.plan.carries)
+        state, contribution = jax.device_get(jax.jit(function)(jax.device_get(self.slots["state"]), shared))
         self.put({"state": state, "contribution": contribution})
         for slot in ("acting", "acting_queue"):
             if slot in self.slots:
