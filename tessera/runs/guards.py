@@ -1,8 +1,9 @@
-"""Guards: a run stops at the first number that is not finite, and names it."""
+"""Guards: a run stops at the first number that is not finite, and names it; absurdly large ones are said once."""
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ import numpy as np
 from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
 from tessera.runs.checkpoint import flatten, paths
+
+FAR_BEYOND = 1e6
+"""By how much a loss may exceed the square of returns, which is the size of the loss of a value that is all wrong."""
+RETURNS_UNKNOWN = 1e6
+"""The return that is assumed before the first episode has ended."""
 
 
 def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
@@ -51,3 +57,24 @@ def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | N
         f"{name} is not finite at update {update}: the run was stopped and its slots dumped to {dump}; "
         "try a smaller learning rate, --max-gradient-norm, or --precision f32"
     )
+
+
+def absurd_number(reports: Reports, updates: int, mean_return: float) -> str | None:
+    """What to say of the first loss or gradient norm that returns cannot explain; None if all are ordinary.
+
+    `updates` were made before `reports`. Losses of values are squares of returns at the most, whatever their unit, so
+    the limit needs no history: it holds for the first update, and after a resume.
+    """
+    scale = RETURNS_UNKNOWN if math.isnan(mean_return) else max(1.0, abs(mean_return))
+    columns = {f"metric {name}": np.asarray(x) for name, x in reports.metrics.items() if "loss" in name}
+    if len(reports.guard.gradients):
+        columns["the gradient norm"] = np.sqrt(reports.guard.gradients.sum(-1))
+    for name, values in columns.items():
+        beyond = np.abs(values) > FAR_BEYOND * scale**2
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            return (
+                f"{name} is {values[row]:.1e} at update {updates + row + 1}, far beyond what returns of {scale:.3g} "
+                "explain, so learning has probably diverged: try a smaller --learning-rate or --max-gradient-norm"
+            )
+    return None

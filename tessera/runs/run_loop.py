@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from tessera.algorithms.contract import Algorithm, State
+from tessera.algorithms.contract import Algorithm, State, View
 from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent
 from tessera.engines.factory import make_engine
 from tessera.engines.ray_backend import cluster
@@ -21,7 +21,7 @@ from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import with_horizon, without_spare_peers
 from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment
+from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
@@ -32,16 +32,15 @@ from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress, number
-from tessera.runs.guards import stop_if_broken
+from tessera.runs.guards import absurd_number, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.signals import StopSignals
+from tessera.runs.target import TargetCheck
 from tessera.support.files import write_json
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
-TARGET_CHECKS = 100
-"""How often in a run the target return is checked: at fixed updates, so that a run's end does not depend on speed."""
 EVALUATION_SEED = 1_000_003
 TARGET_SEED = 2_000_003
 """Seed of the episodes that decide whether to stop; the verdict at the end is given on others."""
@@ -87,10 +86,13 @@ class Run:
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
     side_evaluator: SideEvaluator | None = None
+    target_check: TargetCheck = field(init=False)
     processes: dict[str, int] = field(default_factory=dict)
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
+    warned: bool = False
+    """Whether numbers were called absurd already."""
     speed: float = math.nan
     seconds_to_target: float = math.nan
     wall_before: float = 0.0
@@ -116,10 +118,7 @@ class Run:
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:
             with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
-                if self.options.evaluate_every:
-                    self.side_evaluator = SideEvaluator(
-                        self.algorithm, self.env, self.options.eval_episodes, self.config["seed"], self.display.note
-                    )
+                self._prepare_checks()
                 self._begin(engine, found)
                 return self._to_the_end(engine)
         finally:
@@ -130,6 +129,20 @@ class Run:
                     resource.close()
             if self.options.trace is not None:
                 merge_traces(self.options.trace)
+
+    def _prepare_checks(self) -> None:
+        """Make what plays greedy episodes during training; its process starts when it is first needed."""
+        options, beside = self.options, self.target is not None and not is_device(self.env)
+        if options.evaluate_every or beside:
+            limits = (options.timeout, options.start_timeout)
+            own = (self.algorithm, self.env, options.eval_episodes, self.config["seed"], self.display.note, *limits)
+            try:
+                self.side_evaluator = SideEvaluator(*own)
+            except TesseraError:  # it cannot be sent to a process; a target can be checked in this one, too
+                if options.evaluate_every:
+                    raise
+        side = self.side_evaluator if beside else None
+        self.target_check = TargetCheck(self.target, self._judge, side, self.updates)
 
     def _to_the_end(self, engine: Engine) -> tuple[State, dict[str, Any]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
@@ -225,20 +238,20 @@ class Run:
         begun = time.monotonic()
         self.begun = self.begun or begun
         first_steps, first_done, saved, cost = self.meter.env_steps, begun, begun, 0.0
-        check_every = max(1, self.updates // TARGET_CHECKS)
         count, resumed = 1, self.meter.updates
         opened = self.writer is not None
         while self.meter.updates < self.updates and not self.signals:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
             try:
-                reports = engine.advance(*self._stride(count, check_every, saving))
+                reports = engine.advance(*self._stride(count, saving))
                 if not opened:
                     self._open_folder(resumed)
                     if self.checkpoints and self.options.checkpoint_replay:
                         tell_size(self.algorithm, engine, self.display.note)
                     opened = True
                 stop_if_broken(reports, engine, self.meter.updates, self.folder)
+                self._warn_once(reports)
                 made = len(reports.tally.steps)
                 self.meter.count(reports.tally)
                 self.meter.updates += made
@@ -250,7 +263,7 @@ class Run:
                     count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
                 self._report(reports, speed, now, engine)
-                if self._reached_target(check_every, engine):
+                if self._reached_target(engine):
                     self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                     return True
                 self._offer_params(engine, made)
@@ -264,9 +277,10 @@ class Run:
                 self._give_up(engine, spent)
         return False
 
-    def _stride(self, count: int, check_every: int, saving: bool) -> tuple[int, int]:
+    def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
-        end, stand = self.updates - self.meter.updates, check_every - self.meter.updates % check_every
+        every = self.target_check.every
+        end, stand = self.updates - self.meter.updates, every - self.meter.updates % every
         count = min(count, end, stand)
         ahead = min(count, (end if self.target is None else stand) - count)
         return count, 0 if saving else ahead
@@ -276,6 +290,7 @@ class Run:
         found = self.checkpoints.latest() if self.checkpoints else None
         self._rebuild(engine, found)
         self._begin(engine, found)
+        self.target_check.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
@@ -330,6 +345,14 @@ class Run:
         )
         self.display.show(progress, engine.status(), self.meter.streams)
 
+    def _warn_once(self, reports: Reports) -> None:
+        """Say that numbers are absurd, for the first of them."""
+        if not self.warned:
+            absurd = absurd_number(reports, self.meter.updates, self.meter.mean_return)
+            self.warned = absurd is not None
+            if absurd is not None:
+                self.display.note(absurd)
+
     def _note_processes(self, engine: Engine) -> None:
         """Keep processes.json up to date: which process is which replica."""
         found = engine.processes()
@@ -338,14 +361,17 @@ class Run:
                 write_json(self.folder / "processes.json", found)
         self.processes = found
 
-    def _reached_target(self, check_every: int, engine: Engine) -> bool:
-        """Whether greedy episodes reach the target; played when training does, and at fixed updates only."""
-        if self.target is None or self.meter.updates % check_every or not self.meter.mean_return >= self.target:
-            return False
-        return self._evaluate(engine, TARGET_SEED).return_mean >= self.target
+    def _reached_target(self, engine: Engine) -> bool:
+        """Whether greedy episodes have reached the target."""
+        meter = self.meter
+        return self.target_check.reached(meter.updates, meter.mean_return, lambda: published(engine.state()))
 
-    def _evaluate(self, engine: Engine, seed: int = EVALUATION_SEED) -> Evaluation:
-        return self.evaluator(published(engine.state()), self.options.eval_episodes, self.config["seed"] + seed)
+    def _judge(self, view: View) -> float:
+        """The mean return that decides whether to stop."""
+        return self._evaluate(view, TARGET_SEED).return_mean
+
+    def _evaluate(self, view: View, seed: int = EVALUATION_SEED) -> Evaluation:
+        return self.evaluator(view, self.options.eval_episodes, self.config["seed"] + seed)
 
     def _offer_params(self, engine: Engine, made: int) -> None:
         """Give the side evaluator the newest params after every `evaluate_every` updates."""
@@ -419,10 +445,12 @@ class Run:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
             self._open_folder(self.meter.updates)
+        self._finish_pending(engine)
         if self.checkpoints:
-            self._finish_pending(engine)
             self._save(engine)
-        evaluation = self._evaluate(engine)
+        if self.side_evaluator is not None:  # what it still plays decides nothing any more
+            self.side_evaluator.close()
+        evaluation = self._evaluate(published(engine.state()))
         summary = self._summary(engine, evaluation, wall, solved)
         if self.folder:
             if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
