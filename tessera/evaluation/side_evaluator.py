@@ -22,6 +22,8 @@ from tessera.graph.plan import Placement
 PLACE = Placement(operators=("env", "act"), groups=((0,),))
 MAX_DEATHS = 3
 """Deaths in a row, without an evaluation in between, after which no process is started."""
+SIDE_SEED = 2_000_003
+"""Added to a run's seed for the episodes during training, which may decide when to stop; others give the verdict."""
 PROGRESS_SECONDS = 1.0
 """The least time between two messages that say that episodes are being played."""
 
@@ -89,7 +91,7 @@ class SideEvaluator:
         start_timeout: float = 300.0,
     ) -> None:
         """`timeout` is how many seconds it may be silent as it plays, `start_timeout` until it first plays."""
-        self._job = pack_job(EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers()))
+        self._job = pack_job(EvaluationJob(algorithm, env, episodes, seed + SIDE_SEED, wide_numbers()))
         self._note, self._timeout, self._start_timeout = note, timeout, start_timeout
         self._worker: PooledProcess | None = None
         self._block: int | None = None

@@ -24,7 +24,7 @@ from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.side_evaluator import SideEvaluator
+from tessera.evaluation.side_evaluator import SIDE_SEED, SideEvaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
@@ -42,8 +42,7 @@ from tessera.support.files import write_json
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
 EVALUATION_SEED = 1_000_003
-TARGET_SEED = 2_000_003
-"""Seed of the episodes that decide whether to stop; the verdict at the end is given on others."""
+"""Seed of the episodes at the end, which are others than those that decided to stop."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
@@ -368,16 +367,16 @@ class Run:
 
     def _judge(self, view: View) -> float:
         """The mean return that decides whether to stop."""
-        return self._evaluate(view, TARGET_SEED).return_mean
+        return self._evaluate(view, SIDE_SEED).return_mean
 
     def _evaluate(self, view: View, seed: int = EVALUATION_SEED) -> Evaluation:
         return self.evaluator(view, self.options.eval_episodes, self.config["seed"] + seed)
 
     def _offer_params(self, engine: Engine, made: int) -> None:
         """Give the side evaluator the newest params after every `evaluate_every` updates."""
-        every, now = self.options.evaluate_every, self.meter.updates
-        if self.side_evaluator is not None and now // every > (now - made) // every and self.side_evaluator.ready():
-            self.side_evaluator.offer(now, published(engine.state()))
+        every, now, side = self.options.evaluate_every, self.meter.updates, self.side_evaluator
+        if every and side is not None and now // every > (now - made) // every and side.ready():
+            side.offer(now, published(engine.state()))
 
     def _try_to_save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
