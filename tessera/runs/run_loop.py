@@ -38,6 +38,7 @@ from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.signals import StopSignals
 from tessera.runs.target import TargetCheck
 from tessera.support.files import write_json
+from tessera.support.machine import cores
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
@@ -104,6 +105,7 @@ class Run:
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
+        self._note_virtual_devices()
         if self.options.trace is not None:
             clear_traces(self.options.trace)
         options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
@@ -128,6 +130,15 @@ class Run:
                     resource.close()
             if self.options.trace is not None:
                 merge_traces(self.options.trace)
+
+    def _note_virtual_devices(self) -> None:
+        """Say what to expect of more CPU devices than there are cores, before a minute of compiling without a word."""
+        most = max((f.devices * f.model for f in self.plan.fragments if f.platform == "cpu"), default=1)
+        if most > cores():
+            self.display.note(
+                f"{most} CPU devices share {cores()} cores: this tries a mesh out and is no faster than one device; "
+                "until the first update the program is compiled for all of them, which can take a minute or two"
+            )
 
     def _prepare_checks(self) -> None:
         """Make what plays greedy episodes during training; its process starts when it is first needed."""
