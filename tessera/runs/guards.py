@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,31 @@ def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | N
         return
     index, name = broken
     update = updates + index + 1
-    dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{update}"
-    dump.mkdir(parents=True, exist_ok=True)
-    np.savez(dump / "slots.npz", allow_pickle=False, **flatten(engine.snapshot()))
     columns = {**reports.metrics, "gradient_norm": np.sqrt(reports.guard.gradients.sum(-1))}
     rows = {k: [repr(float(x)) for x in np.asarray(v)[: index + 1][-20:]] for k, v in columns.items()}
-    (dump / "report.json").write_text(json.dumps({"update": update, "tensor": name, "last": rows}, indent=2))
+    snapshot = flatten(engine.snapshot())
+    try:
+        dump = _dump(folder, snapshot, {"update": update, "tensor": name, "last": rows})
+        where = f"and its slots dumped to {dump}"
+    except OSError as error:
+        where = f"but its slots could not be dumped ({error.strerror})"
     raise RunFailed(
-        f"{name} is not finite at update {update}: the run was stopped and its slots dumped to {dump}; "
+        f"{name} is not finite at update {update}: the run was stopped {where}; "
         "try a smaller learning rate, --max-gradient-norm, or --precision f32"
     )
+
+
+def _dump(folder: Path | None, snapshot: dict[str, np.ndarray], report: dict[str, Any]) -> Path:
+    """Write all slots and a report to the run's folder, or to a temporary one: where they are."""
+    dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{report['update']}"
+    dump.mkdir(parents=True, exist_ok=True)
+    try:
+        np.savez(dump / "slots.npz", allow_pickle=False, **snapshot)  # type: ignore[arg-type]
+        (dump / "report.json").write_text(json.dumps(report, indent=2))
+    except OSError:
+        shutil.rmtree(dump, ignore_errors=True)  # half of it is of no use, and takes the last room
+        raise
+    return dump
 
 
 def absurd_number(reports: Reports, updates: int, mean_return: float) -> str | None:

@@ -206,7 +206,7 @@ def _text(path: Path) -> str:
     try:
         return read_text(path)
     except UnicodeDecodeError as error:
-        raise TesseraError(f"{path} is damaged ({error}): it is not text") from error
+        raise TesseraError(f"{path} is damaged ({error}): it is not text; delete it to go on without it") from error
 
 
 def _update_of(line: str) -> float:

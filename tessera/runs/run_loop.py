@@ -121,15 +121,27 @@ class Run:
             with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
                 self._prepare_checks()
                 self._begin(engine, found)
-                return self._to_the_end(engine)
+                result = self._to_the_end(engine)
         finally:
             self.display.end()
             engine.close()
             for resource in (self.side_evaluator, self.writer, self.checkpoints):
                 if resource is not None:
                     resource.close()
-            if self.options.trace is not None:
-                merge_traces(self.options.trace)
+            unwritten = self._merge_traces()
+        if unwritten:
+            raise RunFailed(unwritten)
+        return result
+
+    def _merge_traces(self) -> str:
+        """Write the timeline; why that was not possible."""
+        trace = self.options.trace
+        try:
+            if trace is not None:
+                merge_traces(trace)
+        except OSError as error:
+            return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
+        return ""
 
     def _note_virtual_devices(self) -> None:
         """Say what to expect of more CPU devices than there are cores, before a minute of compiling without a word."""
