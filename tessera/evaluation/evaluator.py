@@ -92,14 +92,14 @@ class Evaluator:
         slots["acting"] = jax.tree.map(jax.numpy.asarray, view._replace(target=()))
         try:
             _run(self._reset, slots)
-            returns, lengths = _play(lambda: (_run(self._play, slots), progress()), slots, envs, quota)
+            returns, lengths = _play(lambda: _run(self._play, slots, progress), slots, envs, quota)
         finally:
             if isinstance(slots.get("env_state"), HostVector):
                 slots["env_state"].close()
         return Evaluation(returns[:episodes], lengths[:episodes])
 
 
-def _play(run: Callable[[], Any], slots: dict[str, Any], envs: int, quota: int) -> tuple[np.ndarray, np.ndarray]:
+def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int) -> tuple[np.ndarray, np.ndarray]:
     """Play until each environment has ended `quota` episodes; returns and lengths of these, round by round."""
     ended: list[list[tuple[float, int]]] = [[] for _ in range(envs)]
     for _ in range(LONGEST // STEPS):
@@ -114,9 +114,10 @@ def _play(run: Callable[[], Any], slots: dict[str, Any], envs: int, quota: int) 
     return np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64)
 
 
-def _run(program: Any, slots: dict[str, Any]) -> None:
+def _run(program: Any, slots: dict[str, Any], progress: Callable[[], None] = lambda: None) -> None:
     for _ in drive(program, slots):
         pass
+    progress()
 
 
 def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:

@@ -40,16 +40,24 @@ def find_fault(trajectory: Transition, rows: Any, ids: jax.Array) -> Fault:
     envs = np.arange(groups * size, dtype=np.uint32).reshape(groups, 1, size)
     order = np.arange(steps, dtype=np.uint32)[None, :, None] * np.uint32(groups * size) + envs
 
-    def first(x: jax.Array) -> jax.Array:
-        index = jnp.asarray(order).reshape(*order.shape, *[1] * (x.ndim - 3))
-        return jnp.where(jnp.isfinite(x), NONE, index).min()
-
-    firsts = jnp.stack([first(values[k]) for k in parts])
+    firsts = jnp.stack([jnp.where(jnp.isfinite(_each(values[k])), NONE, order).min() for k in parts])
     step = firsts // np.uint32(groups * size)
     earliest = jnp.argmin(step)  # of equal steps the part that comes first
     found = firsts[earliest]
     number = jnp.where(found == NONE, 0, step[earliest] + 1).astype(jnp.int32)
     return Fault(number, jnp.asarray(parts, jnp.int32)[earliest], ids.reshape(-1)[found % np.uint32(groups * size)])
+
+
+def _each(x: jax.Array) -> jax.Array:
+    """One number for each step of each environment, which is not finite if one of its numbers is not.
+
+    A product with zeros: six times as fast as a reduction of `isfinite`. The barrier keeps the compiler from seeing
+    that they are zeros.
+    """
+    if x.ndim == 3:
+        return x
+    flat = x.reshape(*x.shape[:3], -1)
+    return flat @ jax.lax.optimization_barrier(jnp.zeros(flat.shape[-1], x.dtype))
 
 
 def first_of_rounds(faults: Fault, steps: int) -> Fault:

@@ -67,7 +67,7 @@ def _dump(folder: Path | None, snapshot: dict[str, np.ndarray], report: dict[str
     dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{report['update']}"
     dump.mkdir(parents=True, exist_ok=True)
     try:
-        np.savez(dump / "slots.npz", allow_pickle=False, **snapshot)  # type: ignore[arg-type]
+        np.savez(dump / "slots.npz", allow_pickle=False, **snapshot)
         (dump / "report.json").write_text(json.dumps(report, indent=2))
     except OSError:
         shutil.rmtree(dump, ignore_errors=True)  # half of it is of no use, and takes the last room

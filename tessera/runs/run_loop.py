@@ -429,6 +429,8 @@ class Run:
             "meter": self.meter.to_json(),
             "wall_seconds": self.wall_before + time.monotonic() - self.begun,
         }
+        if self.writer is not None:
+            self.writer.sync()
         self.checkpoints.save(self.meter.updates, snapshot, meta)
 
     def _stop_on_signal(self, engine: Engine) -> NoReturn:

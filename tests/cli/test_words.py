@@ -139,7 +139,7 @@ def test_a_timeline_that_finds_no_room_is_said_and_the_run_is_complete(monkeypat
 def test_a_replica_goes_on_without_a_timeline() -> None:
     writer = TraceWriter("trace.json", 0, "act/0")
     writer._file.close()
-    writer._file = open("/dev/full", "w", buffering=1)
+    writer._file = Path("/dev/full").open("w", buffering=1)
     writer.span(Send("params", 0), 0.0)
     writer.flush()
     writer.close()
@@ -148,7 +148,8 @@ def test_a_replica_goes_on_without_a_timeline() -> None:
 
 def test_what_broke_is_named_even_if_there_is_no_room_for_the_dump(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
-        params_like = {"a": np.zeros(1)}
+        def __init__(self) -> None:
+            self.params_like = {"a": np.zeros(1)}
 
         def snapshot(self) -> dict[str, Any]:
             return {"a": np.zeros(1)}

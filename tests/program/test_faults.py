@@ -127,7 +127,9 @@ def test_the_first_observation_of_an_episode_and_the_last_are_looked_at() -> Non
 
 def test_what_a_broken_network_does_to_an_environment_is_not_the_environments_fault() -> None:
     """Actions that are not finite make rewards that are not finite; the numbers of learning broke first."""
-    said = message(tessera.A2C(unroll=UNROLL, widths=(8,), learning_rate=1e38), Faulty("none", continuous=True), POLICIES[0])
+    said = message(
+        tessera.A2C(unroll=UNROLL, widths=(8,), learning_rate=1e38), Faulty("none", continuous=True), POLICIES[0]
+    )
     assert said.startswith(("metric", "gradient", "params")), said
     pendulum = message(tessera.A2C(unroll=UNROLL, widths=(8,), learning_rate=1e38), PendulumEnv, POLICIES[1])
     assert "learning rate" in pendulum
@@ -144,7 +146,9 @@ def trajectory(steps: int, **changes: Any) -> Transition:
     for name, (place, value) in changes.items():
         values[name][place] = value
     flag = np.zeros((2, steps, 3), bool)
-    return Transition(values["observation"], values["action"], (), values["reward"], flag, flag, values["next_observation"])
+    return Transition(
+        values["observation"], values["action"], (), values["reward"], flag, flag, values["next_observation"]
+    )
 
 
 IDS = jnp.arange(6, dtype=jnp.int32).reshape(2, 3) + 30
@@ -158,7 +162,10 @@ IDS = jnp.arange(6, dtype=jnp.int32).reshape(2, 3) + 30
         ({"observation": ((0, 3, 2, 4), np.inf)}, (4, OBSERVATION, 32)),
         ({"reward": ((1, 2, 1), np.nan), "observation": ((0, 2, 2, 0), -np.inf)}, (3, OBSERVATION, 32)),
         ({"action": ((0, 1, 0, 0), np.nan), "reward": ((0, 1, 0), np.nan)}, (2, ACTION, 30)),
-        ({"next_observation": ((1, 0, 2, 1), np.nan), "observation": ((1, 1, 2, 1), np.nan)}, (1, NEXT_OBSERVATION, 35)),
+        (
+            {"next_observation": ((1, 0, 2, 1), np.nan), "observation": ((1, 1, 2, 1), np.nan)},
+            (1, NEXT_OBSERVATION, 35),
+        ),
     ],
 )
 def test_the_earliest_step_counts_and_within_it_the_part_that_comes_first(changes: Any, expected: Any) -> None:
