@@ -139,7 +139,7 @@ def test_a_timeline_that_finds_no_room_is_said_and_the_run_is_complete(monkeypat
 def test_a_replica_goes_on_without_a_timeline() -> None:
     writer = TraceWriter("trace.json", 0, "act/0")
     writer._file.close()
-    writer._file = Path("/dev/full").open("w", buffering=1)
+    writer._file = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
     writer.span(Send("params", 0), 0.0)
     writer.flush()
     writer.close()
