@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Literal
 import tyro
 
 from tessera.cli.flags import check_flags, read_flags
+from tessera.cli.options import look_in_current_folder
 from tessera.errors import TesseraError, unknown_name
 
 FORMATS = ("table", "json")
@@ -70,8 +69,8 @@ def evaluate_command(arguments: list[str]) -> None:
         env = directory.read_config(run)["env"]
         if env not in scales:
             raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
-    if trust:  # for py:module.Class in the current folder
-        sys.path.insert(0, os.getcwd())
+    if trust:
+        look_in_current_folder()
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
     evaluations = evaluate_runs(options.runs, options.episodes, options.seed, trust=trust, **workers)

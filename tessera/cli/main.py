@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -24,6 +26,9 @@ COMMANDS = {
 }
 """Name -> the function that takes its arguments, imported when the command runs."""
 
+DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+"""What a full or broken disk says."""
+
 USAGE = """usage: tessera COMMAND …
 
   train SYSTEM ENV [flags]      train a system or algorithm; `tessera train ppo --help` documents every flag
@@ -42,8 +47,12 @@ USAGE = """usage: tessera COMMAND …
 def main(argv: list[str] | None = None) -> None:
     """Run a command; exit 2 with one sentence for a user's mistake, 1 for a run that failed."""
     arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that is not text is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         _dispatch(arguments)
+        sys.stdout.flush()
     except TesseraError as error:
         if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
@@ -52,8 +61,20 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in DISK_FAILURES:
+            raise
+        what = f"{error.filename} cannot be written" if error.filename else "a file, or the output, cannot be written"
+        print(f"tessera: {what} ({error.strerror}): make room, or write elsewhere", file=sys.stderr)
+        _drop_output()
+        raise SystemExit(1) from None
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere, so that it fails no more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> None:

@@ -51,7 +51,7 @@ def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[
         print(f"usage: tessera {command} SYSTEM ENV [flags]\n\nSYSTEM is one of\n{names},")
         print(f"or py:module.Class for an algorithm of yours; `tessera {command} ppo --help` documents every flag")
         raise SystemExit(0 if arguments else 2)
-    sys.path.insert(0, os.getcwd())  # for py:module.Class in the current folder
+    look_in_current_folder()
     cls, system = systems.find(arguments[0])
     settings = preset_settings(cls, flag_value(arguments[1:], "--preset"))
     preset_envs = settings.pop("envs", None)
@@ -98,6 +98,11 @@ def policy_of(world: WorldOptions) -> Any:
     if option in given:
         raise TesseraError(f"--actors {world.actors} and {option}={given[option]} in --policy: give one of them")
     return policies.parse(f"{name}:" + ",".join(f"{k}={v}" for k, v in {**given, option: world.actors}.items()))
+
+
+def look_in_current_folder() -> None:
+    """Find modules of the current folder, for py:module.Class; `python -m` does so by itself, `tessera` does not."""
+    sys.path.insert(0, os.getcwd())
 
 
 def refuse_arguments(command: str, arguments: list[str]) -> None:

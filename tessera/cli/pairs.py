@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tessera.cli.flags import check_flags, read_flags
+from tessera.cli.options import look_in_current_folder
 from tessera.errors import unknown_name
 
 
@@ -22,6 +23,7 @@ def pairs_command(arguments: list[str]) -> None:
     """Run `tessera pairs`."""
     check_flags(arguments, PairsOptions)
     options = read_flags(PairsOptions, arguments, "tessera pairs")
+    look_in_current_folder()
     from tessera.planning.algorithm_policy_pairs import FORMATS, all_pairs, render
 
     if options.format not in FORMATS:  # before planning every pair

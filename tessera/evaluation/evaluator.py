@@ -76,8 +76,13 @@ class Evaluator:
         self._reset = compile_program(self._training.start()[:1])
         self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"episode_steps"}))
 
-    def __call__(self, view: View, episodes: int = 100, seed: int = 0) -> Evaluation:
-        """Play greedy episodes, equally many in each environment, so that short episodes are not favoured."""
+    def __call__(
+        self, view: View, episodes: int = 100, seed: int = 0, progress: Callable[[], None] = lambda: None
+    ) -> Evaluation:
+        """Play greedy episodes, equally many in each environment, so that short episodes are not favoured.
+
+        `progress` is called after every STEPS steps.
+        """
         algorithm, env = self._training.algorithm, self._training.env
         envs = min(episodes, 128 if is_device(env) else 16)
         quota = -(-episodes // envs)
@@ -87,7 +92,7 @@ class Evaluator:
         slots["acting"] = jax.tree.map(jax.numpy.asarray, view._replace(target=()))
         try:
             _run(self._reset, slots)
-            returns, lengths = _play(lambda: _run(self._play, slots), slots, envs, quota)
+            returns, lengths = _play(lambda: _run(self._play, slots, progress), slots, envs, quota)
         finally:
             if isinstance(slots.get("env_state"), HostVector):
                 slots["env_state"].close()
@@ -109,9 +114,10 @@ def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int)
     return np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64)
 
 
-def _run(program: Any, slots: dict[str, Any]) -> None:
+def _run(program: Any, slots: dict[str, Any], progress: Callable[[], None] = lambda: None) -> None:
     for _ in drive(program, slots):
         pass
+    progress()
 
 
 def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:

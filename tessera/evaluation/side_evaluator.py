@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -13,7 +14,7 @@ import jax
 
 from tessera.algorithms.contract import Algorithm, View
 from tessera.channels.packing import from_leaves, leaves_of, pack, read_block, unpack, write_block
-from tessera.engines.driver.pool import PooledProcess, assign, start_process
+from tessera.engines.driver.pool import PooledProcess, assign_packed, needs_main, pack_job, start_process
 from tessera.engines.replica.replica import wide_numbers
 from tessera.envs.base import Environment
 from tessera.graph.plan import Placement
@@ -21,6 +22,10 @@ from tessera.graph.plan import Placement
 PLACE = Placement(operators=("env", "act"), groups=((0,),))
 MAX_DEATHS = 3
 """Deaths in a row, without an evaluation in between, after which no process is started."""
+SIDE_SEED = 2_000_003
+"""Added to a run's seed for the episodes during training, which may decide when to stop; others give the verdict."""
+PROGRESS_SECONDS = 1.0
+"""The least time between two messages that say that episodes are being played."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,29 @@ class EvaluationJob:
             _, arrays = read_block(*offer["block"])
             connection.send_bytes(pack({"kind": "taken"}, {}))
             view = from_leaves(arrays, {"view": like})["view"]
-            evaluation = evaluator(view, self.episodes, self.seed)
+            evaluation = evaluator(view, self.episodes, self.seed, _messages(connection))
             returns = {"return_mean": evaluation.return_mean, "return_std": evaluation.return_std}
             connection.send_bytes(pack({"kind": "evaluated", "update": offer["update"], **returns}, {}))
 
 
+def _messages(connection: Connection) -> Callable[[], None]:
+    """A function that says, now and then, that episodes are being played."""
+    last = 0.0
+
+    def progress() -> None:
+        nonlocal last
+        if time.monotonic() - last > PROGRESS_SECONDS:
+            last = time.monotonic()
+            connection.send_bytes(pack({"kind": "playing"}, {}))
+
+    return progress
+
+
 class SideEvaluator:
-    """The driver's end: sends params when the process is idle, and collects evaluations."""
+    """The driver's end: sends params when the process is idle, and collects evaluations.
+
+    The process starts when it is first asked for. One that dies, or is silent for too long, is replaced.
+    """
 
     def __init__(
         self,
@@ -66,30 +87,41 @@ class SideEvaluator:
         episodes: int,
         seed: int,
         note: Callable[[str], None] = print,
+        timeout: float = 60.0,
+        start_timeout: float = 300.0,
     ) -> None:
-        self._job = EvaluationJob(algorithm, env, episodes, seed + 2_000_003, wide_numbers())
-        self._note = note
+        """`timeout` is how many seconds it may be silent as it plays, `start_timeout` until it first plays."""
+        self._job = pack_job(EvaluationJob(algorithm, env, episodes, seed + SIDE_SEED, wide_numbers()))
+        self._note, self._timeout, self._start_timeout = note, timeout, start_timeout
         self._worker: PooledProcess | None = None
         self._block: int | None = None
         """File descriptor of the params that the process has not read yet."""
         self._busy = False
+        self._withdrawn = False
+        """The evaluation under way is of params that no longer count."""
+        self._played = False
+        """Whether the process has played a step: until then it starts and compiles."""
+        self._heard = 0.0
+        """When the process last had something to say."""
         self._deaths = 0
         self._error = ""
         """The error that the process reported before it died."""
         self._newest: dict[str, float] = {}
-        self._start_process()
 
     @property
     def pid(self) -> int | None:
         """Process id of the evaluator, if it runs."""
         return None if self._worker is None else self._worker.process.pid
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the process died so often that none is started again."""
+        return self._deaths >= MAX_DEATHS
+
     def ready(self) -> bool:
-        """Whether the process is idle; a dead one is replaced first."""
-        self._poll()
-        if self._worker is not None and not self._worker.process.is_alive():
-            self._handle_death(self._worker)
-        if self._worker is None and self._deaths < MAX_DEATHS:
+        """Whether the process is idle; where there is none, it is started first."""
+        self._watch()
+        if self._worker is None and not self.given_up:
             self._start_process()
         return self._worker is not None and not self._busy
 
@@ -101,51 +133,74 @@ class SideEvaluator:
         message = {"update": update, "block": (os.getpid(), self._block, size)}
         try:
             self._worker.connection.send_bytes(json.dumps(message).encode())
-            self._busy = True
+            self._busy, self._heard = True, time.monotonic()
         except OSError:
             return  # the process died: `ready` starts another
 
     def newest(self) -> dict[str, float]:
         """The newest evaluation, for a row of metrics; empty before the first."""
-        self._poll()
+        self._watch()
         return dict(self._newest)
+
+    def withdraw(self) -> None:
+        """Forget evaluations: the run has gone back, and other updates will have these numbers."""
+        self._withdrawn, self._newest = self._busy, {}
 
     def close(self) -> None:
         """End the process."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+        self._busy = self._withdrawn = False
         self._free()
 
     def _start_process(self) -> None:
-        self._worker, self._busy, self._error = start_process(PLACE, ()), False, ""
-        assign(self._worker, self._job)
+        self._worker = start_process(PLACE, (), main=needs_main(self._job))
+        self._played, self._error, self._heard = False, "", time.monotonic()
+        assign_packed(self._worker, self._job)
 
-    def _handle_death(self, dead: PooledProcess) -> None:
-        """Note why the process died, and whether another is started."""
+    def _watch(self) -> None:
+        """Take messages; end a process that has died or is silent."""
         self._poll()
+        if self._worker is None:
+            return
+        if not self._worker.process.is_alive():
+            self._poll()
+            self._handle_death(self._error or f"exit code {self._worker.process.exitcode}")
+        elif self._busy and time.monotonic() - self._heard > self._limit():
+            self._handle_death(f"no sign of life for {self._limit():g} s")
+
+    def _limit(self) -> float:
+        return self._timeout if self._played else self._start_timeout
+
+    def _handle_death(self, reason: str) -> None:
+        """Note why the process died, and whether another is started."""
         self._deaths += 1
-        last = self._deaths >= MAX_DEATHS
-        reason = self._error or f"exit code {dead.process.exitcode}"
-        self._note(f"the evaluator died ({reason}): {'not started again' if last else 'started again'}")
+        self._note(f"the evaluator died ({reason}): {'not started again' if self.given_up else 'started again'}")
         self.close()
 
     def _poll(self) -> None:
         try:
             while self._worker is not None and self._worker.connection.poll(0):
                 meta, _ = unpack(self._worker.connection.recv_bytes())
+                self._heard = time.monotonic()
                 self._handle_message(meta)
         except (EOFError, OSError):
             return
 
     def _handle_message(self, meta: dict[str, Any]) -> None:
-        if meta["kind"] == "taken":
-            self._free()
-        elif meta["kind"] == "evaluated":
-            self._busy, self._deaths = False, 0
-            self._newest = {f"eval/{name}": meta[name] for name in ("return_mean", "return_std", "update")}
-        else:  # an error: the process ends
-            self._error = meta.get("text", "")
+        match meta["kind"]:
+            case "taken":
+                self._free()
+            case "playing":
+                self._played = True
+            case "evaluated":
+                if not self._withdrawn:
+                    self._newest = {f"eval/{name}": meta[name] for name in ("return_mean", "return_std", "update")}
+                self._busy = self._withdrawn = False
+                self._deaths = 0
+            case _:  # an error: the process ends
+                self._error = meta.get("text", "")
 
     def _free(self) -> None:
         """Release the params that were sent."""

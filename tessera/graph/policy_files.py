@@ -25,10 +25,12 @@ def load(path: Path) -> Policy | Callable[..., Policy]:
     if path.suffix == ".py":
         return _from_python(path)
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:  # the errors of JSON, TOML and Unicode derive from it
+    except (ValueError, RecursionError) as error:  # the errors of JSON, TOML and Unicode derive from ValueError
         raise TesseraError(f"policy file {path} is not {path.suffix[1:].upper()}: {error}") from None
+    except OSError as error:
+        raise TesseraError(f"policy file {path} cannot be read ({error.strerror})") from None
     return from_data(data, str(path), path.stem)
 
 

@@ -150,6 +150,8 @@ SLOTS: dict[str, Slot] = {
     "episode_steps": Slot("groups", axis=1),
     "harvest": Slot("groups"),
     "harvests": Slot("groups", stack=1),
+    "fault": Slot("copy"),
+    "faults": Slot("copy"),
     "experience": Slot("groups"),
     "buffer": Slot("groups", persistent=True),
     "handed": Slot("groups"),
@@ -175,6 +177,7 @@ SLOTS: dict[str, Slot] = {
     "view": Slot("copy", persistent=True),
     "state": Slot("copy", persistent=True),
     "report_env": Slot("report"),
+    "report_act": Slot("report"),
     "report_grad": Slot("report"),
     "report_apply": Slot("report"),
 }

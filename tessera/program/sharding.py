@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tessera.program.nodes import SLOTS, Every, Node, Op, Repeat
+from tessera.program.nodes import SLOTS, TRACED, Every, Node, Op, Repeat
 from tessera.support.trees import leaf_path
 
 AXIS = "devices"
@@ -93,14 +93,14 @@ def with_sharded_inputs(function: Callable[..., Any], mesh: Mesh | None) -> Call
 
 
 def keep_params_sharded(nodes: tuple[Node, ...], mesh: Mesh | None) -> tuple[Node, ...]:
-    """The same program, in which params stay sharded wherever they are written."""
+    """The same program, in which params stay sharded wherever they are written; wiring only passes them on."""
     if mesh is None or mesh.shape[MODEL] == 1:
         return nodes
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Repeat | Every):
             out.append(replace(node, body=keep_params_sharded(node.body, mesh)))
-        elif isinstance(node, Op) and set(node.writes) & set(LAYERED):
+        elif isinstance(node, Op) and node.kind == TRACED and set(node.writes) & set(LAYERED):
             out.append(replace(node, function=_constrained(node, mesh.shape[MODEL])))
         else:
             out.append(node)

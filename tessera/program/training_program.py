@@ -22,9 +22,10 @@ from tessera.program.exchange import (
     gradient_values,
     squared_sums,
 )
+from tessera.program.faults import Fault, find_fault, first_of_rounds
 from tessera.program.keys import derive, derive_each, later
 from tessera.program.minibatches import flat_rows, pick, rows_per_group
-from tessera.program.nodes import HOST, TRACED, WIRING, Node, Op, Repeat
+from tessera.program.nodes import HOST, REPORTS, TRACED, WIRING, Node, Op, Repeat
 from tessera.program.peers import Contribution, peer_nodes
 
 
@@ -103,15 +104,15 @@ class Training:
     def start(self) -> tuple[Node, ...]:
         """The program that runs once, before the first update."""
         warmup = self.algorithm.schedule.warmup
-        fill = (Repeat("w", warmup, self.collect(), {"report_env": "report_env"}),) if warmup else ()
+        reports = {"report_env": "report_env", "report_act": "report_act"}
+        fill = (Repeat("w", warmup, self.collect(), reports),) if warmup else ()
         return (self._reset(), *fill)
 
     def updates(self) -> tuple[Node, ...]:
         """The program of the updates, as many as the engine says."""
         before, after = peer_nodes(self.algorithm, self.exchange, self.every, self.carries)
         body = (*before, *self.collect(), self.learn(), *after, *self.publish())
-        reports = {"report_env": "report_env", "report_grad": "report_grad", "report_apply": "report_apply"}
-        return (Repeat("u", None, body, reports),)
+        return (Repeat("u", None, body, {report: report for report in REPORTS}),)
 
     def play(self, steps: int) -> tuple[Node, ...]:
         """Play a number of steps and keep the account of each, for evaluation."""
@@ -125,17 +126,18 @@ class Training:
             key = derive(root, "ready", clock)
             return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
 
-        def digest(view: View, memory: Any, trajectory: Transition) -> tuple[Any, Any]:
+        def digest(view: View, memory: Any, trajectory: Transition, ids: jax.Array) -> tuple[Any, Any, Fault]:
             version = jnp.broadcast_to(view.clock.applies, trajectory.truncated.shape)
             function = over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)
             experience, memory = function(memory, trajectory._replace(version=version))
             rows = jax.tree.leaves(experience.rows)[0].shape[:3]
             if experience.version is None and rows == version.shape:
                 experience = experience._replace(version=version)
-            return experience, memory
+            return experience, memory, find_fault(trajectory, experience.rows, ids)
 
-        def gather(harvests: Any) -> tuple[Any]:
-            return (jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), harvests),)
+        def gather(harvests: Any, faults: Fault) -> tuple[Any, Fault]:
+            joined = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), harvests)
+            return joined, first_of_rounds(faults, s.unroll)
 
         store = algorithm.store.split(self.groups)
         begin: tuple[Node, ...] = (self._reset(),) if s.episodic else ()
@@ -147,11 +149,11 @@ class Training:
             *self._keys(s.unroll),
             Repeat("t", s.unroll, steps, {"transition": "trajectory"}),
         )
-        once = "experience" if s.rounds == 1 else "harvest"
-        digested = Op("act", digest, ("acting", "memory", "trajectory"), (once, "memory"))
+        once, fault = ("experience", "report_act") if s.rounds == 1 else ("harvest", "fault")
+        digested = Op("act", digest, ("acting", "memory", "trajectory", "ids"), (once, "memory", fault))
         if s.rounds > 1:
-            unroll = (Repeat("r", s.rounds, (*unroll, digested), {"harvest": "harvests"}),)
-            digested = Op("act", gather, ("harvests",), ("experience",))
+            unroll = (Repeat("r", s.rounds, (*unroll, digested), {"harvest": "harvests", "fault": "faults"}),)
+            digested = Op("act", gather, ("harvests", "faults"), ("experience", "report_act"))
         return (
             Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
             *unroll,

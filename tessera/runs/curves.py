@@ -31,9 +31,9 @@ def plot(folders: list[Path], out: Path) -> None:
     axes.legend(fontsize="small")
     try:
         figure.savefig(out, dpi=150)
-    except (ValueError, OSError) as error:
-        raise TesseraError(
-            f"cannot write {out} ({error}): name a .png, .pdf or .svg in a folder that exists"
-        ) from error
+    except ValueError as error:
+        raise TesseraError(f"cannot write {out} ({error}): name a .png, .pdf or .svg") from error
+    except OSError as error:
+        raise TesseraError(f"cannot write {out} ({error.strerror}): choose another place") from error
     finally:
         plt.close(figure)

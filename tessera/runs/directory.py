@@ -34,6 +34,10 @@ def check_fresh(folder: Path) -> None:
 
 def check_usable(folder: Path) -> None:
     """Refuse a folder that cannot be created or written to, without creating it."""
+    try:
+        os.fspath(folder).encode()
+    except UnicodeEncodeError:  # checkpoints are written by a library that takes text
+        raise TesseraError(f"--run-dir {os.fspath(folder)!a} is not UTF-8: choose another name") from None
     nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not nearest.is_dir():
         raise TesseraError(f"{nearest} is a file: choose another --run-dir")

@@ -1,8 +1,10 @@
-"""Guards: a run stops at the first number that is not finite, and names it."""
+"""Guards: a run stops at the first number that is not finite, and names it; absurdly large ones are said once."""
 
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,11 @@ from tessera.engines.replica.reports import Reports
 from tessera.errors import RunFailed
 from tessera.runs.array_files import write_npz
 from tessera.runs.checkpoint import flatten, paths
+
+FAR_BEYOND = 1e6
+"""By how much a loss may exceed the square of returns, which is the size of the loss of a value that is all wrong."""
+RETURNS_UNKNOWN = 1e6
+"""The return that is assumed before the first episode has ended."""
 
 
 def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
@@ -42,14 +49,49 @@ def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | N
         return
     index, name = broken
     update = updates + index + 1
-    dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{update}"
-    dump.mkdir(parents=True, exist_ok=True)
-    with engine.open_snapshot() as snapshot:
-        write_npz(dump / "slots.npz", flatten(snapshot))
     columns = {**reports.metrics, "gradient_norm": np.sqrt(reports.guard.gradients.sum(-1))}
     rows = {k: [repr(float(x)) for x in np.asarray(v)[: index + 1][-20:]] for k, v in columns.items()}
-    (dump / "report.json").write_text(json.dumps({"update": update, "tensor": name, "last": rows}, indent=2))
+    with engine.open_snapshot() as snapshot:
+        try:
+            dump = _dump(folder, flatten(snapshot), {"update": update, "tensor": name, "last": rows})
+            where = f"and its slots dumped to {dump}"
+        except OSError as error:
+            where = f"but its slots could not be dumped ({error.strerror})"
     raise RunFailed(
-        f"{name} is not finite at update {update}: the run was stopped and its slots dumped to {dump}; "
+        f"{name} is not finite at update {update}: the run was stopped {where}; "
         "try a smaller learning rate, --max-gradient-norm, or --precision f32"
     )
+
+
+def _dump(folder: Path | None, snapshot: dict[str, Any], report: dict[str, Any]) -> Path:
+    """Write all slots and a report to the run's folder, or to a temporary one: where they are."""
+    dump = (folder or Path(tempfile.mkdtemp(prefix="tessera-"))) / f"dump-{report['update']}"
+    dump.mkdir(parents=True, exist_ok=True)
+    try:
+        write_npz(dump / "slots.npz", snapshot)
+        (dump / "report.json").write_text(json.dumps(report, indent=2))
+    except OSError:
+        shutil.rmtree(dump, ignore_errors=True)  # half of it is of no use, and takes the last room
+        raise
+    return dump
+
+
+def absurd_number(reports: Reports, updates: int, mean_return: float) -> str | None:
+    """What to say of the first loss or gradient norm that returns cannot explain; None if all are ordinary.
+
+    `updates` were made before `reports`. Losses of values are squares of returns at the most, whatever their unit, so
+    the limit needs no history: it holds for the first update, and after a resume.
+    """
+    scale = RETURNS_UNKNOWN if math.isnan(mean_return) else max(1.0, abs(mean_return))
+    columns = {f"metric {name}": np.asarray(x) for name, x in reports.metrics.items() if "loss" in name}
+    if len(reports.guard.gradients):
+        columns["the gradient norm"] = np.sqrt(reports.guard.gradients.sum(-1))
+    for name, values in columns.items():
+        beyond = np.abs(values) > FAR_BEYOND * scale**2
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            return (
+                f"{name} is {values[row]:.1e} at update {updates + row + 1}, far beyond what returns of {scale:.3g} "
+                "explain, so learning has probably diverged: try a smaller --learning-rate or --max-gradient-norm"
+            )
+    return None

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from tessera.algorithms.contract import Algorithm, State
+from tessera.algorithms.contract import Algorithm, State, View
 from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
 from tessera.engines.factory import make_engine
 from tessera.engines.ray_backend import cluster
@@ -21,10 +21,10 @@ from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment
+from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.side_evaluator import SideEvaluator
+from tessera.evaluation.side_evaluator import SIDE_SEED, SideEvaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
@@ -32,19 +32,18 @@ from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress, number
-from tessera.runs.guards import stop_if_broken
+from tessera.runs.guards import absurd_number, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.signals import StopSignals
+from tessera.runs.target import TargetCheck
 from tessera.support.files import write_json
+from tessera.support.machine import cores
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
-TARGET_CHECKS = 100
-"""How often in a run the target return is checked: at fixed updates, so that a run's end does not depend on speed."""
 EVALUATION_SEED = 1_000_003
-TARGET_SEED = 2_000_003
-"""Seed of the episodes that decide whether to stop; the verdict at the end is given on others."""
+"""Seed of the episodes at the end, which are others than those that decided to stop."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
@@ -87,10 +86,13 @@ class Run:
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
     side_evaluator: SideEvaluator | None = None
+    target_check: TargetCheck = field(init=False)
     processes: dict[str, int] = field(default_factory=dict)
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
+    warned: bool = False
+    """Whether numbers were called absurd already."""
     speed: float = math.nan
     seconds_to_target: float = math.nan
     wall_before: float = 0.0
@@ -103,6 +105,7 @@ class Run:
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
+        self._note_virtual_devices()
         if self.options.trace is not None:
             clear_traces(self.options.trace)
         options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
@@ -116,20 +119,52 @@ class Run:
         self.evaluator = Evaluator(self.algorithm, self.env)
         try:
             with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
-                if self.options.evaluate_every:
-                    self.side_evaluator = SideEvaluator(
-                        self.algorithm, self.env, self.options.eval_episodes, self.config["seed"], self.display.note
-                    )
+                self._prepare_checks()
                 self._begin(engine, found)
-                return self._to_the_end(engine)
+                result = self._to_the_end(engine)
         finally:
             self.display.end()
             engine.close()
             for resource in (self.side_evaluator, self.writer, self.checkpoints):
                 if resource is not None:
                     resource.close()
-            if self.options.trace is not None:
-                merge_traces(self.options.trace)
+            unwritten = self._merge_traces()
+        if unwritten:
+            raise RunFailed(unwritten)
+        return result
+
+    def _merge_traces(self) -> str:
+        """Write the timeline; why that was not possible."""
+        trace = self.options.trace
+        try:
+            if trace is not None:
+                merge_traces(trace)
+        except OSError as error:
+            return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
+        return ""
+
+    def _note_virtual_devices(self) -> None:
+        """Say what to expect of more CPU devices than there are cores, before a minute of compiling without a word."""
+        most = max((f.devices * f.model for f in self.plan.fragments if f.platform == "cpu"), default=1)
+        if most > cores():
+            self.display.note(
+                f"{most} CPU devices share {cores()} cores: this tries a mesh out and is no faster than one device; "
+                "until the first update the program is compiled for all of them, which can take a minute or two"
+            )
+
+    def _prepare_checks(self) -> None:
+        """Make what plays greedy episodes during training; its process starts when it is first needed."""
+        options, beside = self.options, self.target is not None and not is_device(self.env)
+        if options.evaluate_every or beside:
+            limits = (options.timeout, options.start_timeout)
+            own = (self.algorithm, self.env, options.eval_episodes, self.config["seed"], self.display.note, *limits)
+            try:
+                self.side_evaluator = SideEvaluator(*own)
+            except TesseraError:  # it cannot be sent to a process; a target can be checked in this one, too
+                if options.evaluate_every:
+                    raise
+        side = self.side_evaluator if beside else None
+        self.target_check = TargetCheck(self.target, self._judge, side, self.updates)
 
     def _to_the_end(self, engine: Engine) -> tuple[State, dict[str, Any]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
@@ -225,20 +260,20 @@ class Run:
         begun = time.monotonic()
         self.begun = self.begun or begun
         first_steps, first_done, saved, cost = self.meter.env_steps, begun, begun, 0.0
-        check_every = max(1, self.updates // TARGET_CHECKS)
         count, resumed = 1, self.meter.updates
         opened = self.writer is not None
         while self.meter.updates < self.updates and not self.signals:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
             try:
-                reports = engine.advance(*self._stride(count, check_every, saving))
+                reports = engine.advance(*self._stride(count, saving))
                 if not opened:
                     self._open_folder(resumed)
                     if self.checkpoints and self.options.checkpoint_replay:
                         tell_size(self.algorithm, engine, self.display.note)
                     opened = True
                 stop_if_broken(reports, engine, self.meter.updates, self.folder)
+                self._warn_once(reports)
                 made = len(reports.tally.steps)
                 self.meter.count(reports.tally)
                 self.meter.updates += made
@@ -250,7 +285,7 @@ class Run:
                     count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
                 self._report(reports, speed, now, engine)
-                if self._reached_target(check_every, engine):
+                if self._reached_target(engine):
                     self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                     return True
                 self._offer_params(engine, made)
@@ -264,9 +299,10 @@ class Run:
                 self._give_up(engine, spent)
         return False
 
-    def _stride(self, count: int, check_every: int, saving: bool) -> tuple[int, int]:
+    def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
-        end, stand = self.updates - self.meter.updates, check_every - self.meter.updates % check_every
+        every = self.target_check.every
+        end, stand = self.updates - self.meter.updates, every - self.meter.updates % every
         count = min(count, end, stand)
         ahead = min(count, (end if self.target is None else stand) - count)
         return count, 0 if saving else ahead
@@ -276,6 +312,7 @@ class Run:
         found = self.checkpoints.latest() if self.checkpoints else None
         self._rebuild(engine, found)
         self._begin(engine, found)
+        self.target_check.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
@@ -332,6 +369,14 @@ class Run:
         )
         self.display.show(progress, engine.status(), self.meter.streams)
 
+    def _warn_once(self, reports: Reports) -> None:
+        """Say that numbers are absurd, for the first of them."""
+        if not self.warned:
+            absurd = absurd_number(reports, self.meter.updates, self.meter.mean_return)
+            self.warned = absurd is not None
+            if absurd is not None:
+                self.display.note(absurd)
+
     def _note_processes(self, engine: Engine) -> None:
         """Keep processes.json up to date: which process is which replica."""
         found = engine.processes()
@@ -340,20 +385,23 @@ class Run:
                 write_json(self.folder / "processes.json", found)
         self.processes = found
 
-    def _reached_target(self, check_every: int, engine: Engine) -> bool:
-        """Whether greedy episodes reach the target; played when training does, and at fixed updates only."""
-        if self.target is None or self.meter.updates % check_every or not self.meter.mean_return >= self.target:
-            return False
-        return self._evaluate(engine, TARGET_SEED).return_mean >= self.target
+    def _reached_target(self, engine: Engine) -> bool:
+        """Whether greedy episodes have reached the target."""
+        meter = self.meter
+        return self.target_check.reached(meter.updates, meter.mean_return, lambda: published(engine.state()))
 
-    def _evaluate(self, engine: Engine, seed: int = EVALUATION_SEED) -> Evaluation:
-        return self.evaluator(published(engine.state()), self.options.eval_episodes, self.config["seed"] + seed)
+    def _judge(self, view: View) -> float:
+        """The mean return that decides whether to stop."""
+        return self._evaluate(view, SIDE_SEED).return_mean
+
+    def _evaluate(self, view: View, seed: int = EVALUATION_SEED) -> Evaluation:
+        return self.evaluator(view, self.options.eval_episodes, self.config["seed"] + seed)
 
     def _offer_params(self, engine: Engine, made: int) -> None:
         """Give the side evaluator the newest params after every `evaluate_every` updates."""
-        every, now = self.options.evaluate_every, self.meter.updates
-        if self.side_evaluator is not None and now // every > (now - made) // every and self.side_evaluator.ready():
-            self.side_evaluator.offer(now, published(engine.state()))
+        every, now, side = self.options.evaluate_every, self.meter.updates, self.side_evaluator
+        if every and side is not None and now // every > (now - made) // every and side.ready():
+            side.offer(now, published(engine.state()))
 
     def _try_to_save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
@@ -387,6 +435,8 @@ class Run:
             "meter": self.meter.to_json(),
             "wall_seconds": self.wall_before + time.monotonic() - self.begun,
         }
+        if self.writer is not None:
+            self.writer.sync()
         self.checkpoints.save(self.meter.updates, snapshot, meta)
 
     def _stop_on_signal(self, engine: Engine) -> NoReturn:
@@ -423,10 +473,12 @@ class Run:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
             self._open_folder(self.meter.updates)
+        self._finish_pending(engine)
         if self.checkpoints:
-            self._finish_pending(engine)
             self._save(engine)
-        evaluation = self._evaluate(engine)
+        if self.side_evaluator is not None:  # what it still plays decides nothing any more
+            self.side_evaluator.close()
+        evaluation = self._evaluate(published(engine.state()))
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(engine.late_tally())
         summary = self._summary(engine, evaluation, wall, solved)

@@ -31,4 +31,7 @@ def import_again(path: str, complaint: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise TesseraError(f"{complaint} ({error}): is its folder on PYTHONPATH?") from error
+        hint = "is its folder on PYTHONPATH?"
+        if module == "__main__":
+            hint = "it was defined in a script, and only that script has it; move it to a module of its own"
+        raise TesseraError(f"{complaint} ({error}): {hint}") from error

@@ -23,7 +23,7 @@ from tessera.errors import RunFailed
 from tessera.planning.prepare import prepare_plan
 from tessera.program.accounting import Tally
 from tessera.program.training_program import Guard
-from tessera.runs.guards import first_broken
+from tessera.runs.guards import absurd_number, first_broken
 from tessera.runs.metrics import Meter
 
 HEAD = "policy_head"
@@ -162,3 +162,38 @@ def test_updates_that_a_dead_server_never_reported_are_no_error() -> None:
     assert first_broken(unreported, params) is None
     row = Meter().row(unreported)
     assert math.isnan(row["learn/gradient_norm"])
+
+
+def test_a_loss_that_returns_cannot_explain_is_said_once_with_its_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--policy fused:devices=1 --envs 8 --unroll 8 --widths 8 --epochs 1 --minibatches 1 --steps 2560"
+    flags += " --eval-episodes 2 --learning-rate 1e9 --run-dir"
+    main(["train", "ppo", "gymnax:CartPole-v1", *flags.split(), str(tmp_path)])
+    said = [line for line in capsys.readouterr().out.splitlines() if "probably diverged" in line]
+    assert len(said) == 1, said
+    assert re.match(r"metric loss is \d\.\de\+\d\d at update \d+, far beyond what returns of", said[0])
+    assert "--learning-rate" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "mean_return", "absurd"),
+    [
+        (2e16, 1.0, 20.0, "metric loss is 2.0e+16 at update 12,"),
+        (-2e16, 1.0, 20.0, "metric loss is -2.0e+16 at update 12,"),
+        (1.0, 1e24, 20.0, "the gradient norm is 1.0e+12 at update 12,"),
+        (1e6, 1e8, 20.0, None),  # values that are off by 1,000
+        (1e12, 1e12, 1e6, None),  # returns in another unit
+        (1e12, 1e12, -1e6, None),
+        (1e12, 1.0, math.nan, None),  # before the first episode has ended
+        (1e19, 1.0, math.nan, "metric loss is 1.0e+19 at update 12,"),
+        (math.nan, math.nan, 20.0, None),  # the other guard's business
+    ],
+)
+def test_whether_a_number_is_absurd_follows_from_returns(
+    loss: float, gradient: float, mean_return: float, absurd: str | None
+) -> None:
+    made = reports([1.0, loss, loss], [[1.0], [gradient], [1.0]], [[1.0]] * 3)
+    said = absurd_number(made, 10, mean_return)
+    assert (said is None) is (absurd is None)
+    assert said is None or said.startswith(str(absurd))

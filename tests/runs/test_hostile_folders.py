@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -77,6 +78,10 @@ COMMANDS = {
     "an algorithm that is a command": {"algorithm": {"class": "os.abort"}},
     "an algorithm of a module beside": {"algorithm": {"class": "hostile.Mine"}},
     "a name that hides the prefix": {"env": f"PY:os.system?command={MARK}"},
+    "a module beside an option": {"env": "gymnasium:hostile:CartPole-v1?autoreset=same_step"},
+    "an algorithm that climbs out of the package": {"algorithm": {"class": "tessera.algorithms.ppo.jax.os.abort"}},
+    "a function of the package as algorithm": {"algorithm": {"class": "tessera.algorithms.get"}},
+    "an environment within a wrapper": {"env": f"py:os.system?command={MARK}&sticky=0.1"},
 }
 
 
@@ -92,9 +97,34 @@ def test_nothing_that_a_folder_names_is_run(entries, trust, run, capsys, monkeyp
     said = sentence(capsys, "eval", str(run), *trust)
     assert not Path("PWNED").exists()
     assert set(run.rglob("*")) == before
-    if not trust and "PY:" not in str(entries):
+    if not trust and "PY:" not in str(entries) and "tessera.algorithms" not in str(entries):
         assert "is not one of Tessera's" in said
         assert "--trust" in said
+
+
+UNREAD: dict[str, Callable[[Path], Any]] = {
+    "a policy file": lambda run: change(run, policy="hostile.py"),
+    "a policy of a module": lambda run: change(run, policy="py:hostile.POLICY"),
+    "an engine": lambda run: change(run, engine="py:hostile.Engine"),
+    "a plan": lambda run: (run / "plan.json").write_text(json.dumps({"policy": "py:hostile.POLICY", "engine": "x"})),
+    "a torso and extras": lambda run: change(run, algorithm={"torso": "py:hostile.Torso", "name": "py:hostile"}),
+}
+
+
+@pytest.mark.parametrize("damage", UNREAD.values(), ids=UNREAD.keys())
+def test_no_command_imports_what_other_entries_name(damage, run, capsys, monkeypatch):
+    """Policy, engine, plan and network of a folder are never imported: not to plot, to evaluate or to go on."""
+    Path("hostile.py").write_text("open('PWNED', 'w')\nPOLICY = Engine = Torso = None\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    damage(run)
+    resume = [*TRAIN, "--steps", str(2 * STEPS), "--run-dir", str(run), "--resume"]
+    for command in (["plot", str(run), "-o", "curves.png"], ["eval", str(run), "--episodes", "2", "--trust"], resume):
+        with contextlib.suppress(SystemExit):
+            main(command)
+        assert "Traceback" not in capsys.readouterr().err
+    with contextlib.suppress(TesseraError):
+        tessera.evaluate_run(run, episodes=2)
+    assert not Path("PWNED").exists()
 
 
 class Mine(tessera.A2C):
@@ -230,6 +260,27 @@ def test_rows_of_metrics_survive_a_kill_while_they_are_cut_off(tmp_path, monkeyp
     assert read_metrics(tmp_path) == whole
     MetricsWriter(tmp_path, resumed_at=3).close()
     assert [row["update"] for row in read_metrics(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_rows_of_metrics_are_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
+    events: list[str] = []
+    sync, save = os.fsync, Checkpoints.save
+
+    def synced(descriptor: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    def saved(self: Checkpoints, *arguments: Any) -> None:
+        events.append("checkpoint")
+        save(self, *arguments)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    main([*TRAIN, "--steps", str(STEPS), "--run-dir", str(tmp_path / "run")])
+    assert "checkpoint" in events
+    assert all(events[k - 1] == "metrics.jsonl" for k, event in enumerate(events) if event == "checkpoint")
+    for name in ("config.json.tmp", "plan.json.tmp", "summary.json.tmp", "run"):  # under the names they have then
+        assert name in events
 
 
 def test_damage_to_any_array_is_found_and_the_newest_intact_checkpoint_is_offered(run, capsys):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tessera.channels.packing import Arrays, read_block, unpack, write_block
@@ -24,7 +25,9 @@ from tessera.graph.plan import Placement
 from tessera.support.accelerators import PREALLOCATE
 
 Configuration = tuple[tuple[str, str], ...]
-"""Environment variables of a process, and its cores."""
+"""Environment variables of a process, and what `NOT_VARIABLES` names."""
+NOT_VARIABLES = ("cores", "main")
+"""Its cores, and whether it imports the main module, where classes of a script are."""
 
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
 """The kernel ends a process when the thread that spawned it ends: this thread lives as long as the driver."""
@@ -127,28 +130,47 @@ def wait_for_any(processes: list[PooledProcess], seconds: float) -> None:
     wait([end for p in processes for end in (p.connection, p.process.sentinel)], seconds)
 
 
-def start_process(placed: Placement, cores: tuple[int, ...]) -> PooledProcess:
-    """A process for a replica of a fragment: an idle one, or a new one."""
-    configuration = (*sorted(process_environment(placed).items()), ("cores", ",".join(map(str, cores))))
+def start_process(placed: Placement, cores: tuple[int, ...], main: bool = True) -> PooledProcess:
+    """A process for a replica of a fragment: an idle one, or a new one; without `main` it imports no main module."""
+    variables = sorted(process_environment(placed).items())
+    configuration = (*variables, ("cores", ",".join(map(str, cores))), ("main", str(main)))
     while _idle.get(configuration):
         process = _idle[configuration].pop()
         if process.alive():
             return process
-    return _spawner.submit(_spawn, configuration, cores).result()
+    return _spawner.submit(_spawn, configuration, cores, main).result()
 
 
 def assign(process: PooledProcess, job: Any) -> None:
     """Send a process its job; a job that cannot be pickled is refused, and the process ended."""
     try:
-        process.connection.send(job)
-    except OSError:
-        return  # it died at once, which its owner notices
-    except Exception as error:  # whatever pickling raises
+        packed = pack_job(job)
+    except TesseraError:
         process.kill()
+        raise
+    assign_packed(process, packed)
+
+
+def pack_job(job: Any) -> bytes:
+    """A job as it is sent to a process; one that cannot be pickled is refused."""
+    try:
+        return bytes(ForkingPickler.dumps(job))
+    except Exception as error:  # whatever pickling raises
         raise TesseraError(
             f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
             "of a module, or use --engine serial without --evaluate-every"
         ) from None
+
+
+def needs_main(packed: bytes) -> bool:
+    """Whether a packed job names anything of the main module."""
+    return b"__main__" in packed
+
+
+def assign_packed(process: PooledProcess, packed: bytes) -> None:
+    """Send a process a job that is packed already."""
+    with contextlib.suppress(OSError):  # it died at once, which its owner notices
+        process.connection.send_bytes(packed)
 
 
 @contextlib.contextmanager
@@ -192,25 +214,29 @@ def process_environment(placed: Placement) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _importable_main() -> Iterator[None]:
-    """Hide the path of a main module that no other process can find, such as a program read from standard input."""
+def _importable_main(wanted: bool) -> Iterator[None]:
+    """Hide the main module unless it is wanted, and one that no other process can find, such as standard input.
+
+    A process that imports a script runs all of it that is not under `if __name__ == "__main__"`.
+    """
     main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
-    hidden = path is not None and not os.path.exists(path)
+    path, spec = getattr(main, "__file__", None), main.__spec__
+    hidden = path is not None and (not wanted or not os.path.exists(path))
     if hidden:
         del main.__file__
+        main.__spec__ = None if not wanted else spec
     try:
         yield
     finally:
         if hidden:
-            main.__file__ = path
+            main.__file__, main.__spec__ = path, spec
 
 
-def _spawn(configuration: Configuration, cores: tuple[int, ...]) -> PooledProcess:
+def _spawn(configuration: Configuration, cores: tuple[int, ...], main: bool) -> PooledProcess:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    variables = {k: v for k, v in configuration if k != "cores"}
-    with _environment_lock, _importable_main():
+    variables = {k: v for k, v in configuration if k not in NOT_VARIABLES}
+    with _environment_lock, _importable_main(main):
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:

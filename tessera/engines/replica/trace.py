@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -31,7 +32,10 @@ class Span:
 
 
 class TraceWriter:
-    """Appends the spans of one replica to a file; its successor goes on in the same file."""
+    """Appends the spans of one replica to a file; its successor goes on in the same file.
+
+    Spans that find no room on the disk are lost: no run ends for the sake of its timeline.
+    """
 
     def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
         self._place, self._clock = place, clock
@@ -40,10 +44,11 @@ class TraceWriter:
         self._written = clock()
         self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
         metadata = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
-        self._file.write("\n")  # a kill may have cut the last line short
+        with contextlib.suppress(OSError):
+            self._file.write("\n")  # a kill may have cut the last line short
         for name, value in metadata.items():
             self._write({"name": name, "ph": "M", "args": value})
-        self._file.flush()
+        self._flush()
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
         """Record that a node ran, or waited, from `begin` until now; returns now."""
@@ -59,12 +64,13 @@ class TraceWriter:
     def flush(self) -> None:
         """Write all spans so far."""
         self._write_last()
-        self._file.flush()
+        self._flush()
 
     def close(self) -> None:
         """Close the file."""
         self._write_last()
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _record(self, span: Span) -> None:
         last = self._last
@@ -74,7 +80,7 @@ class TraceWriter:
         self._write_last()
         self._last = span
         if span.end - self._written > HELD_SECONDS:
-            self._file.flush()
+            self._flush()
             self._written = span.end
 
     def _write_last(self) -> None:
@@ -85,7 +91,12 @@ class TraceWriter:
             self._write({"name": span.name, "ph": "X", **times, **args})
 
     def _write(self, event: dict[str, Any]) -> None:
-        self._file.write(json.dumps({**event, "pid": self._place, "tid": 0}) + "\n")
+        with contextlib.suppress(OSError):
+            self._file.write(json.dumps({**event, "pid": self._place, "tid": 0}) + "\n")
+
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def activity(node: Node) -> str:
@@ -145,8 +156,8 @@ def merge_traces(trace: Path) -> None:
     first = spans[0]["ts"] if spans else 0.0
     for span in spans:
         span["ts"], span["dur"] = round(span["ts"] - first, 3), round(span["dur"], 3)
+    clear_traces(trace)  # first, so that on a small disk there is room for what they held
     trace.write_text(json.dumps({"traceEvents": [*metadata, *spans], "displayTimeUnit": "ms"}) + "\n")
-    clear_traces(trace)
 
 
 def clear_traces(trace: Path) -> None:
