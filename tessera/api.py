@@ -27,7 +27,8 @@ from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
-from tessera.runs.run_loop import EVALUATION_SEED, Run, RunOptions
+from tessera.runs.run_loop import EVALUATION_SEED, Run
+from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache

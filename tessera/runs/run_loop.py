@@ -31,10 +31,12 @@ from tessera.program.compile import CHUNK
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress, number
+from tessera.runs.display import Display, Progress
 from tessera.runs.guards import absurd_number, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.run_options import RunOptions
+from tessera.runs.run_summary import make_summary, summary_lines
 from tessera.runs.signals import StopSignals
 from tessera.runs.target import TargetCheck
 from tessera.support.files import write_json
@@ -46,24 +48,6 @@ EVALUATION_SEED = 1_000_003
 """Seed of the episodes at the end, which are others than those that decided to stop."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a run is looked after; the arguments of `tessera.train` say what each means."""
-
-    started: float
-    checkpoint_every: float
-    keep: int
-    eval_episodes: int
-    evaluate_every: int = 0
-    trace: Path | None = None
-    timeout: float = 60.0
-    start_timeout: float = 300.0
-    restarts: int = 20
-    checkpoint_replay: bool = True
-    address: str | None = None
-    trust_network: bool = False
 
 
 @dataclass
@@ -481,63 +465,25 @@ class Run:
         evaluation = self._evaluate(published(engine.state()))
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(engine.late_tally())
-        summary = self._summary(engine, evaluation, wall, solved)
+        summary = make_summary(
+            self.plan,
+            self.config["seed"],
+            self.meter,
+            evaluation,
+            self.target,
+            wall_seconds=wall,
+            startup_seconds=self.startup_seconds,
+            steps_per_second=self.speed,
+            seconds_to_target=self.seconds_to_target,
+            stopped_early=solved,
+            restarts=engine.restarts,
+        )
         if self.folder:
             if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
                 old = directory.read_summary(self.folder)
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
-        self._show_summary(summary)
-        return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
-
-    def _summary(self, engine: Engine, evaluation: Evaluation, wall: float, solved: bool) -> dict[str, Any]:
-        target = known_target(self.plan.env) if self.target is None else self.target
-        return {
-            "algorithm": self.plan.algorithm,
-            "env": self.plan.env,
-            "policy": self.plan.policy,
-            "engine": self.plan.engine,
-            "seed": self.config["seed"],
-            "env_steps": self.meter.env_steps,
-            "updates": self.meter.updates,
-            "episodes": self.meter.episodes,
-            "wall_seconds": round(wall, 3),
-            "startup_seconds": _rounded(self.startup_seconds),
-            "steps_per_second": _rounded(self.speed),
-            "train_return_mean": _rounded(self.meter.mean_return),
-            "eval_return_mean": _rounded(evaluation.return_mean),
-            "eval_return_std": _rounded(evaluation.return_std),
-            "eval_episodes": len(evaluation.returns),
-            "target_return": target,
-            "solved": None if target is None else bool(evaluation.return_mean >= target),
-            "stopped_early": solved,
-            "seconds_to_target": _rounded(self.seconds_to_target),
-            "lag_mean": _rounded(self.meter.lag_mean),
-            "lag_max": _rounded(self.meter.lag_max),
-            "restarts": engine.restarts,
-        }
-
-    def _show_summary(self, summary: dict[str, Any]) -> None:
-        verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
         self.display.end()
-        self.display.note(
-            f"greedy return {number(summary['eval_return_mean'] or math.nan)} over {summary['eval_episodes']} episodes"
-            f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
-            f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
-        )
-        if summary["restarts"]:
-            self.display.note(f"{summary['restarts']} replicas died and were started again")
-        if self.folder:
-            self.display.note(f"results in {self.folder}")
-
-
-def known_target(env: str) -> float | None:
-    """The return at which Gymnasium calls a task of this name solved, if it has such a number."""
-    import gymnasium
-
-    found = gymnasium.registry.get(env.rpartition(":")[2])
-    return None if found is None else found.reward_threshold
-
-
-def _rounded(x: float) -> float | None:
-    return round(float(x), 4) if math.isfinite(x) else None
+        for line in summary_lines(summary, self.folder):
+            self.display.note(line)
+        return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary

@@ -151,15 +151,21 @@ def test_a_signal_while_replicas_hang_ends_the_run_with_the_last_checkpoint(said
 def killing(monkeypatch: pytest.MonkeyPatch, method: str, title: str) -> list[int]:
     """Kill a replica just before a method of the run is called for the first time."""
     killed: list[int] = []
-    original = getattr(Run, method)
+    engines: list[LocalEngine] = []
+    begin, original = Run._begin, getattr(Run, method)
 
-    def kill_first(run: Run, engine: LocalEngine, *arguments: Any) -> Any:
+    def begin_with(run: Run, engine: LocalEngine, found: int | None) -> None:
+        engines[:] = [engine]
+        begin(run, engine, found)
+
+    def kill_first(run: Run, *arguments: Any) -> Any:
         if not killed:
-            killed.append(engine.processes()[title])
+            killed.append(engines[0].processes()[title])
             os.kill(killed[0], signal.SIGKILL)
             wait_until(lambda: not alive(killed[0]), 5)
-        return original(run, engine, *arguments)
+        return original(run, *arguments)
 
+    monkeypatch.setattr(Run, "_begin", begin_with)
     monkeypatch.setattr(Run, method, kill_first)
     return killed
 
@@ -219,9 +225,9 @@ FUSED: dict[str, Any] = {"envs": 8, "seed": 1, "eval_episodes": 2, "quiet": True
 
 
 def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a run save after every 20 updates, however long that takes on this machine."""
+    """Have a run save after every 50 updates, however long that takes on this machine."""
     advance, save = SerialEngine.advance, Run._try_to_save
-    monkeypatch.setattr(SerialEngine, "advance", lambda engine, count, ahead=0: advance(engine, min(count, 20), ahead))
+    monkeypatch.setattr(SerialEngine, "advance", lambda engine, count, ahead=0: advance(engine, min(count, 50), ahead))
     monkeypatch.setattr(Run, "_try_to_save", lambda run, engine: (save(run, engine)[0], 0.0))
 
 

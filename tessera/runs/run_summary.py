@@ -1,0 +1,80 @@
+"""The summary of a run: summary.json (docs/metrics.md), and the lines that a user sees at the end."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from tessera.evaluation.evaluator import Evaluation
+from tessera.graph.plan import Plan
+from tessera.runs.display import number
+from tessera.runs.metrics import Meter
+
+
+def make_summary(
+    plan: Plan,
+    seed: int,
+    meter: Meter,
+    evaluation: Evaluation,
+    target: float | None,
+    *,
+    wall_seconds: float,
+    startup_seconds: float,
+    steps_per_second: float,
+    seconds_to_target: float,
+    stopped_early: bool,
+    restarts: int,
+) -> dict[str, Any]:
+    """All entries of summary.json; numbers that are not known are null."""
+    target = known_target(plan.env) if target is None else target
+    return {
+        "algorithm": plan.algorithm,
+        "env": plan.env,
+        "policy": plan.policy,
+        "engine": plan.engine,
+        "seed": seed,
+        "env_steps": meter.env_steps,
+        "updates": meter.updates,
+        "episodes": meter.episodes,
+        "wall_seconds": round(wall_seconds, 3),
+        "startup_seconds": _rounded(startup_seconds),
+        "steps_per_second": _rounded(steps_per_second),
+        "train_return_mean": _rounded(meter.mean_return),
+        "eval_return_mean": _rounded(evaluation.return_mean),
+        "eval_return_std": _rounded(evaluation.return_std),
+        "eval_episodes": len(evaluation.returns),
+        "target_return": target,
+        "solved": None if target is None else bool(evaluation.return_mean >= target),
+        "stopped_early": stopped_early,
+        "seconds_to_target": _rounded(seconds_to_target),
+        "lag_mean": _rounded(meter.lag_mean),
+        "lag_max": _rounded(meter.lag_max),
+        "restarts": restarts,
+    }
+
+
+def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
+    """What the user is shown of a summary."""
+    verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
+    mean = summary["eval_return_mean"]
+    lines = [
+        f"greedy return {number(math.nan if mean is None else mean)} over {summary['eval_episodes']} episodes"
+        f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
+        f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
+    ]
+    if summary["restarts"]:
+        lines.append(f"{summary['restarts']} replicas died and were started again")
+    return [*lines, f"results in {folder}"] if folder else lines
+
+
+def known_target(env: str) -> float | None:
+    """The return at which Gymnasium calls a task of this name solved, if it has such a number."""
+    import gymnasium
+
+    found = gymnasium.registry.get(env.rpartition(":")[2])
+    return None if found is None else found.reward_threshold
+
+
+def _rounded(x: float) -> float | None:
+    return round(float(x), 4) if math.isfinite(x) else None
