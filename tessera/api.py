@@ -27,7 +27,8 @@ from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
-from tessera.runs.run_loop import EVALUATION_SEED, Run
+from tessera.runs.run_evaluations import EVALUATION_SEED
+from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
 from tessera.support.accelerators import share_accelerators
@@ -185,7 +186,7 @@ def train(
     )
     run = Run(bound, environment, plan, config, folder, updates, target_return, make_display(quiet), options)
     state, summary = run.go(resume)
-    return Result(bound, environment, run.plan, state, summary, run.rows, folder, run.evaluator)
+    return Result(bound, environment, run.plan, state, summary, run.rows, folder, run.evaluations.evaluator)
 
 
 def compare(

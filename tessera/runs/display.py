@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tessera.graph.plan import Plan
+from tessera.support.machine import cores
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -249,3 +252,14 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def virtual_devices_hint(plan: Plan) -> str:
+    """What to expect of more CPU devices than there are cores, before a minute of compiling; empty if there are not."""
+    most = max((f.devices * f.model for f in plan.fragments if f.platform == "cpu"), default=1)
+    if most <= cores():
+        return ""
+    return (
+        f"{most} CPU devices share {cores()} cores: this tries a mesh out and is no faster than one device; "
+        "until the first update the program is compiled for all of them, which can take a minute or two"
+    )

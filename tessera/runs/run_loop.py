@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,31 +22,26 @@ from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment, is_device
+from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
-from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.side_evaluator import SIDE_SEED, SideEvaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress
+from tessera.runs.display import Display, Progress, virtual_devices_hint
 from tessera.runs.guards import absurd_number, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.run_evaluations import RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
 from tessera.runs.signals import StopSignals
-from tessera.runs.target import TargetCheck
 from tessera.support.files import write_json
-from tessera.support.machine import cores
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
-EVALUATION_SEED = 1_000_003
-"""Seed of the episodes at the end, which are others than those that decided to stop."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
@@ -63,14 +59,12 @@ class Run:
     target: float | None
     display: Display
     options: RunOptions
-    evaluator: Evaluator = field(init=False)
+    evaluations: RunEvaluations = field(init=False)
     signals: StopSignals = field(init=False)
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
     checkpoints: Checkpoints | None = None
-    side_evaluator: SideEvaluator | None = None
-    target_check: TargetCheck = field(init=False)
     processes: dict[str, int] = field(default_factory=dict)
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
@@ -89,7 +83,11 @@ class Run:
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
-        self._note_virtual_devices()
+        if hint := virtual_devices_hint(self.plan):
+            self.display.note(hint)
+        self.evaluations = RunEvaluations(
+            self.algorithm, self.env, self.options, self.config["seed"], self.target, self.updates, self.display.note
+        )
         if self.options.trace is not None:
             clear_traces(self.options.trace)
         options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
@@ -100,16 +98,14 @@ class Run:
             note=self.display.note, trace=trace, trust_network=options.trust_network,
             logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
-        self.evaluator = Evaluator(self.algorithm, self.env)
         try:
             with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
-                self._prepare_checks()
                 self._begin(engine, found)
                 result = self._to_the_end(engine)
         finally:
             self.display.end()
             engine.close()
-            for resource in (self.side_evaluator, self.writer, self.checkpoints):
+            for resource in (self.evaluations, self.writer, self.checkpoints):
                 if resource is not None:
                     resource.close()
             unwritten = self._merge_traces()
@@ -126,29 +122,6 @@ class Run:
         except OSError as error:
             return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
         return ""
-
-    def _note_virtual_devices(self) -> None:
-        """Say what to expect of more CPU devices than there are cores, before a minute of compiling without a word."""
-        most = max((f.devices * f.model for f in self.plan.fragments if f.platform == "cpu"), default=1)
-        if most > cores():
-            self.display.note(
-                f"{most} CPU devices share {cores()} cores: this tries a mesh out and is no faster than one device; "
-                "until the first update the program is compiled for all of them, which can take a minute or two"
-            )
-
-    def _prepare_checks(self) -> None:
-        """Make what plays greedy episodes during training; its process starts when it is first needed."""
-        options, beside = self.options, self.target is not None and not is_device(self.env)
-        if options.evaluate_every or beside:
-            limits = (options.timeout, options.start_timeout)
-            own = (self.algorithm, self.env, options.eval_episodes, self.config["seed"], self.display.note, *limits)
-            try:
-                self.side_evaluator = SideEvaluator(*own)
-            except TesseraError:  # it cannot be sent to a process; a target can be checked in this one, too
-                if options.evaluate_every:
-                    raise
-        side = self.side_evaluator if beside else None
-        self.target_check = TargetCheck(self.target, self._judge, side, self.updates)
 
     def _to_the_end(self, engine: Engine) -> tuple[State, dict[str, Any]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
@@ -269,10 +242,10 @@ class Run:
                     count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
                 self._report(reports, speed, now, engine)
-                if self._reached_target(engine):
+                if self.evaluations.target.reached(self.meter.updates, self.meter.mean_return, partial(_view, engine)):
                     self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                     return True
-                self._offer_params(engine, made)
+                self.evaluations.offer(self.meter.updates, made, partial(_view, engine))
                 if saving:
                     saved, cost = self._try_to_save(engine)
             except Interrupted:
@@ -285,7 +258,7 @@ class Run:
 
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
-        every = self.target_check.every
+        every = self.evaluations.target.every
         end, stand = self.updates - self.meter.updates, every - self.meter.updates % every
         count = min(count, end, stand)
         ahead = min(count, (end if self.target is None else stand) - count)
@@ -296,7 +269,7 @@ class Run:
         found = self.checkpoints.latest() if self.checkpoints else None
         self._rebuild(engine, found)
         self._begin(engine, found)
-        self.target_check.forget()
+        self.evaluations.target.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
@@ -332,8 +305,7 @@ class Run:
             "steps_per_second": speed,
             "restarts": engine.restarts,
         }
-        if self.side_evaluator is not None:
-            row |= self.side_evaluator.newest()
+        row |= self.evaluations.newest()
         self.rows.append(row)
         if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
             del self.rows[::2]
@@ -368,24 +340,6 @@ class Run:
             with suppress(OSError):  # nothing depends on it
                 write_json(self.folder / "processes.json", found)
         self.processes = found
-
-    def _reached_target(self, engine: Engine) -> bool:
-        """Whether greedy episodes have reached the target."""
-        meter = self.meter
-        return self.target_check.reached(meter.updates, meter.mean_return, lambda: published(engine.state()))
-
-    def _judge(self, view: View) -> float:
-        """The mean return that decides whether to stop."""
-        return self._evaluate(view, SIDE_SEED).return_mean
-
-    def _evaluate(self, view: View, seed: int = EVALUATION_SEED) -> Evaluation:
-        return self.evaluator(view, self.options.eval_episodes, self.config["seed"] + seed)
-
-    def _offer_params(self, engine: Engine, made: int) -> None:
-        """Give the side evaluator the newest params after every `evaluate_every` updates."""
-        every, now, side = self.options.evaluate_every, self.meter.updates, self.side_evaluator
-        if every and side is not None and now // every > (now - made) // every and side.ready():
-            side.offer(now, published(engine.state()))
 
     def _try_to_save(self, engine: Engine) -> tuple[float, float]:
         """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
@@ -460,9 +414,7 @@ class Run:
         self._finish_pending(engine)
         if self.checkpoints:
             self._save(engine)
-        if self.side_evaluator is not None:  # what it still plays decides nothing any more
-            self.side_evaluator.close()
-        evaluation = self._evaluate(published(engine.state()))
+        evaluation = self.evaluations.final(_view(engine))
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(engine.late_tally())
         summary = make_summary(
@@ -487,3 +439,8 @@ class Run:
         for line in summary_lines(summary, self.folder):
             self.display.note(line)
         return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
+
+
+def _view(engine: Engine) -> View:
+    """The newest params and what belongs to them."""
+    return published(engine.state())

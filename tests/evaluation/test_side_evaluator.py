@@ -106,7 +106,7 @@ def run_with(
     evaluator: type[Recorded], env: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Any, Recorded]:
     """Train with the given kind of evaluator: the result, and the evaluator."""
-    monkeypatch.setattr("tessera.runs.run_loop.SideEvaluator", evaluator)
+    monkeypatch.setattr("tessera.runs.run_evaluations.SideEvaluator", evaluator)
     updates, envs = 100, 8
     steps = updates * envs * ALGORITHM.unroll
     result = train(ALGORITHM, env, steps=steps, envs=envs, evaluate_every=EVERY, eval_episodes=8, **options)

@@ -31,6 +31,7 @@ from tessera.errors import RunFailed
 from tessera.runs import signals
 from tessera.runs.checkpoint import Checkpoints
 from tessera.runs.metrics import MetricsWriter, read_metrics
+from tessera.runs.run_evaluations import RunEvaluations
 from tessera.runs.run_loop import Run
 from tessera.runs.saved_run import load_run
 
@@ -148,31 +149,31 @@ def test_a_signal_while_replicas_hang_ends_the_run_with_the_last_checkpoint(said
 # While the last state is saved.
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, method: str, title: str) -> list[int]:
-    """Kill a replica just before a method of the run is called for the first time."""
+def killing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, title: str) -> list[int]:
+    """Kill a replica just before a method is called for the first time."""
     killed: list[int] = []
     engines: list[LocalEngine] = []
-    begin, original = Run._begin, getattr(Run, method)
+    begin, original = Run._begin, getattr(owner, method)
 
     def begin_with(run: Run, engine: LocalEngine, found: int | None) -> None:
         engines[:] = [engine]
         begin(run, engine, found)
 
-    def kill_first(run: Run, *arguments: Any) -> Any:
+    def kill_first(self: Any, *arguments: Any) -> Any:
         if not killed:
             killed.append(engines[0].processes()[title])
             os.kill(killed[0], signal.SIGKILL)
             wait_until(lambda: not alive(killed[0]), 5)
-        return original(run, *arguments)
+        return original(self, *arguments)
 
     monkeypatch.setattr(Run, "_begin", begin_with)
-    monkeypatch.setattr(Run, method, kill_first)
+    monkeypatch.setattr(owner, method, kill_first)
     return killed
 
 
-@pytest.mark.parametrize("method", ["_finish", "_evaluate"])
-def test_a_learner_that_dies_at_the_very_end_costs_no_result(method, monkeypatch, tmp_path):
-    killed = killing(monkeypatch, method, LEARNER)
+@pytest.mark.parametrize(("owner", "method"), [(Run, "_finish"), (RunEvaluations, "final")])
+def test_a_learner_that_dies_at_the_very_end_costs_no_result(owner, method, monkeypatch, tmp_path):
+    killed = killing(monkeypatch, owner, method, LEARNER)
     options: dict[str, Any] = {"envs": 16, "seed": 1, "run_dir": tmp_path / "run", "eval_episodes": 2, "quiet": True}
     result = tessera.train(
         SMALL, CARTPOLE, "single_learner_coarse:actors=1", steps=8 * 16 * 40, checkpoint_every=0.0, **options
@@ -186,7 +187,7 @@ def test_a_learner_that_dies_at_the_very_end_costs_no_result(method, monkeypatch
 
 def test_a_signal_while_nodes_are_reclaimed_keeps_the_last_checkpoint(said, monkeypatch, tmp_path):
     advance, signalled = LocalEngine.advance, []
-    killed = killing(monkeypatch, "_stop_on_signal", LEARNER)
+    killed = killing(monkeypatch, Run, "_stop_on_signal", LEARNER)
 
     def advancing(engine: LocalEngine, count: int, ahead: int = 0) -> Any:
         if not signalled and (tmp_path / "run" / "checkpoints").is_dir() and engine.done >= 20:

@@ -121,7 +121,7 @@ def test_a_host_environment_trains_on_a_mesh_and_what_to_expect_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its params, which lag by one update, pass through Python on their way to `act`."""
-    monkeypatch.setattr("tessera.runs.run_loop.cores", lambda: 2)
+    monkeypatch.setattr("tessera.runs.display.cores", lambda: 2)
     options = {"envs": 8, "precision": "f64", "eval_episodes": 1}
     wide = tessera.A2C(unroll=2, widths=(64,))
     result = tessera.train(wide, "CartPole-v1", "fused", mesh="data=2,model=2", steps=8 * 2 * 3, **options)
