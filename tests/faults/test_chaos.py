@@ -23,6 +23,7 @@ TIMEOUT = 4.0
 """Seconds after which a replica that was stopped counts as dead."""
 RUNS: dict[str, tuple[Any, float]] = {
     "single_learner_coarse:actors=2,mode=async": (SMALL, 90.0),
+    "multi_learner_coarse:actors=2,learners=2,mode=async": (SMALL, 90.0),
     "central:workers=2,mode=async": (SMALL, 90.0),
     "central:workers=2,shards=2,mode=async": (SMALL, 90.0),
     "distributed_replay:mode=async,stores=2,publish=2": (VALUE_BASED, 90.0),
@@ -39,7 +40,7 @@ CASES = [
 ]
 CASES.append(pytest.param("central:workers=2,shards=2,mode=async", True, 20.0, id="for a short while"))
 
-GO_BACK = ("decentralised:workers=2",)
+GO_BACK = ("decentralised:workers=2", "multi_learner_coarse:actors=2,learners=2,mode=async")
 """Peers that nobody can replace alone: all start again after each death, which may take longer than until the next."""
 
 
