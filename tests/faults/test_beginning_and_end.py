@@ -72,6 +72,7 @@ def test_replicas_that_are_never_ready_end_the_run_with_one_sentence():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_is_stopped_as_it_starts_is_started_again(monkeypatch):
     """A newcomer that is stopped before it has imported anything counts as dead after a while."""
     stopped: list[int] = []
@@ -171,7 +172,9 @@ def killing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, title: st
     return killed
 
 
-@pytest.mark.parametrize(("owner", "method"), [(Run, "_finish"), (RunEvaluations, "final")])
+@pytest.mark.parametrize(
+    ("owner", "method"), [pytest.param(Run, "_finish", marks=pytest.mark.slow), (RunEvaluations, "final")]
+)
 def test_a_learner_that_dies_at_the_very_end_costs_no_result(owner, method, monkeypatch, tmp_path):
     killed = killing(monkeypatch, owner, method, LEARNER)
     options: dict[str, Any] = {"envs": 16, "seed": 1, "run_dir": tmp_path / "run", "eval_episodes": 2, "quiet": True}

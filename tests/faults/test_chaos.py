@@ -33,13 +33,6 @@ RUNS: dict[str, tuple[Any, float]] = {
 }
 
 
-CASES = [
-    pytest.param(policy, soon, seconds, id=f"{policy}-{moment}", marks=pytest.mark.slow)
-    for policy, (_, seconds) in RUNS.items()
-    for soon, moment in ((False, "at work"), (True, "as they start"))
-]
-CASES.append(pytest.param("central:workers=2,shards=2,mode=async", True, 20.0, id="for a short while"))
-
 GO_BACK = ("decentralised:workers=2", "multi_learner_coarse:actors=2,learners=2,mode=async")
 """Peers that nobody can replace alone: all start again after each death, which may take longer than until the next."""
 
@@ -94,9 +87,11 @@ class Chaos(threading.Thread):
                 self.hit.append((title, "SIGKILL at its start"))
 
 
-@pytest.mark.parametrize(("policy", "soon", "seconds"), CASES)
-def test_a_run_ends_whatever_is_killed_or_stopped(policy, soon, seconds, monkeypatch, tmp_path):
-    algorithm = RUNS[policy][0]
+@pytest.mark.slow
+@pytest.mark.parametrize("soon", [False, True], ids=["at work", "as they start"])
+@pytest.mark.parametrize("policy", RUNS)
+def test_a_run_ends_whatever_is_killed_or_stopped(policy, soon, monkeypatch, tmp_path):
+    algorithm, seconds = RUNS[policy]
     chaos = Chaos(float(os.environ.get("CHAOS_SECONDS", seconds)), seed=1, soon=soon)
     deaths: list[str] = []
     advance, handle_death = LocalEngine.advance, Supervisor._handle_death

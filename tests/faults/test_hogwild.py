@@ -209,6 +209,7 @@ def test_lag_is_counted_in_updates_of_all_workers():
     assert 0 <= engine.advance(1).flows["updates"].lag_sum <= 4 * 0.75
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_again_and_again_costs_no_count():
     engine = opened(LocalEngine, dataclasses.replace(A2C, normalise_observations=True), "hogwild:workers=2", 4)
     try:

@@ -124,9 +124,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ("name", "policy", "number"),
     [
         ("ppo", "fused", signal.SIGTERM),
-        ("ppo_lstm", "fused", signal.SIGTERM),
+        pytest.param("ppo_lstm", "fused", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("a2c", "fused", signal.SIGTERM, marks=pytest.mark.slow),
-        ("dqn", "fused", signal.SIGINT),
+        pytest.param("dqn", "fused", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("ppo", "single_learner_coarse", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("a2c", "single_learner_coarse", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("dqn", "single_learner_coarse", signal.SIGTERM, marks=pytest.mark.slow),

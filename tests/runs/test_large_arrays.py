@@ -179,6 +179,7 @@ def engine_for(kind: type[Engine], policy: str, **options: Any) -> Engine:
     return kind(plan, bound, env, seed=1, horizon=1_000, **options)
 
 
+@pytest.mark.slow
 def test_a_replay_goes_to_replicas_and_comes_back_the_same():
     serial, local = (engine_for(kind, SHARDS) for kind in (SerialEngine, LocalEngine))
     try:

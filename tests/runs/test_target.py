@@ -150,6 +150,7 @@ def test_an_environment_that_cannot_be_sent_to_a_process_is_checked_in_place(pla
     assert played == [2_000_003, 1_000_003]
 
 
+@pytest.mark.slow
 def test_what_was_checked_before_a_run_went_back_does_not_stop_it(tmp_path, waiting, monkeypatch) -> None:
     """The first check is under way when the run goes back; its answer comes later, and is of other params."""
     advance, offer, withdraw = SerialEngine.advance, SideEvaluator.offer, SideEvaluator.withdraw
