@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tessera.support.trees import is_key
+
 PIECE_BYTES = 4 * 2**20
 """The most bytes of a piece, unless a single row has more. Arrays of no more than this travel whole."""
 
@@ -106,7 +108,7 @@ def is_large(leaf: Any) -> bool:
     """Whether an array is worth being streamed: it has groups of rows, and more bytes than a piece."""
     if len(np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape) < 2:
         return False
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_key(leaf):
         return False
     return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize > PIECE_BYTES
 
@@ -119,11 +121,6 @@ def streamed(tree: Any) -> Any:
 def in_memory(tree: Any) -> Any:
     """The same tree with whole arrays."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, StreamedArray) else x, tree)
-
-
-def has_streamed(tree: Any) -> bool:
-    """Whether any leaf is a streamed array."""
-    return any(isinstance(x, StreamedArray) for x in jax.tree.leaves(tree))
 
 
 def filled(array: jax.Array, source: StreamedArray) -> jax.Array:

@@ -19,11 +19,11 @@ def shapes_by_path(tree: Any) -> dict[str, tuple[int, ...]]:
     return {leaf_path(path): np.shape(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of random keys, or has the type of one."""
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def bytes_of(tree: Any) -> int:
-    """Bytes of all arrays, of which only shapes and types are needed."""
-    return sum(math.prod(x.shape) * np.dtype(_plain(x.dtype)).itemsize for x in jax.tree.leaves(tree))
-
-
-def _plain(dtype: Any) -> Any:
-    """The type of a key's words: two of 32 bits."""
-    return np.uint64 if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) else dtype
+    """Bytes of all arrays, of which only shapes and types are needed; a key is two words of 32 bits."""
+    return sum(math.prod(x.shape) * (8 if is_key(x) else np.dtype(x.dtype).itemsize) for x in jax.tree.leaves(tree))

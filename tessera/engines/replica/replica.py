@@ -40,6 +40,7 @@ from tessera.program.project import project
 from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
 from tessera.support.streamed_arrays import StreamedArray, filled
+from tessera.support.trees import is_key
 
 
 def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Training:
@@ -300,7 +301,7 @@ class Replica:
 
 
 def _copied(x: Any) -> Any:
-    return x.copy() if hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else np.array(x)
+    return x.copy() if is_key(x) else np.array(x)
 
 
 def wide_numbers() -> bool:

@@ -28,7 +28,7 @@ from tessera.program.peers import adopt_shared, with_common
 from tessera.program.shapes import Shapes, message_shape
 from tessera.program.training_program import Training
 from tessera.support.streamed_arrays import JoinedArrays, StreamedArray, in_memory, streamed
-from tessera.support.trees import shapes_by_path
+from tessera.support.trees import is_key, shapes_by_path
 
 Slots = dict[str, Any]
 Parts = dict[tuple[int, int], Slots]
@@ -272,13 +272,9 @@ def _groups(value: Any, mine: tuple[int, ...]) -> Any:
 
 
 def _zeros(x: Any) -> Any:
-    if _is_key(x):
+    if is_key(x):
         return jax.random.wrap_key_data(jnp.zeros((*x.shape, 2), jnp.uint32))
     return np.zeros(x.shape, x.dtype)
-
-
-def _is_key(x: Any) -> bool:
-    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _shards(plan: Plan, training: Training) -> Shards:
