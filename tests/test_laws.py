@@ -90,13 +90,17 @@ def against_the_arrows(room: str, source: str) -> set[str]:
 
 
 def driving_loops(source: str) -> list[int]:
-    """Lines of the innermost loops that call `advance`."""
+    """Lines of the loops that call `advance`, or ask for it."""
     loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.While | ast.For | ast.comprehension)]
     return [getattr(n, "lineno", 0) for n in loops if any(calls_advance(x) for x in ast.walk(n))]
 
 
 def calls_advance(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "advance"
+    """Whether an engine is called, or a request is made."""
+    if not isinstance(node, ast.Call):
+        return False
+    asks = isinstance(node.func, ast.Name) and node.func.id == "Advance"
+    return asks or (isinstance(node.func, ast.Attribute) and node.func.attr == "advance")
 
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -232,6 +236,7 @@ def test_the_training_loop_is_written_once():
     assert list(found) == ["run_loop.py"]
     assert len(found["run_loop.py"]) == 1
     assert driving_loops("for i in range(3):\n    if i:\n        engine.advance(1)") == [1]
+    assert driving_loops("while True:\n    reports = yield Advance(1)") == [1]
 
 
 def test_a_program_has_one_interpreter_on_the_host_and_one_that_traces():

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.contract import Transition
+from tessera.algorithms.contract import Schedule, Transition
+from tessera.errors import RunFailed
 
 OBSERVATION, ACTION, REWARD, NEXT_OBSERVATION = range(4)
 """Parts of a step, in the order in which they come about."""
@@ -65,3 +66,34 @@ def first_of_rounds(faults: Fault, steps: int) -> Fault:
     rounds = jnp.arange(faults.step.shape[0], dtype=jnp.int32)
     found = faults._replace(step=jnp.where(faults.step > 0, faults.step + rounds * steps, 0))
     return jax.tree.map(lambda x: x[jnp.argmax(faults.step > 0)], found)
+
+
+class FaultWatch:
+    """Ends a run if one of its environments gave a number that is not finite.
+
+    Where an action came first the network is broken, and what environments make of it says nothing; the run is then
+    stopped by the numbers of learning.
+    """
+
+    def __init__(self, env: str, schedule: Schedule) -> None:
+        self._env, self._schedule = env, schedule
+        self._actions_broke = False
+
+    def check(self, faults: Fault, played: int) -> None:
+        """Look at the faults of the newest unrolls, [devices, updates]; each environment has `played` steps so far."""
+        updates, devices = np.nonzero(np.asarray(faults.step).T)
+        if not len(updates) or self._actions_broke:
+            return
+        row, device = int(updates[0]), int(devices[0])
+        fault = Fault(*(int(x[device, row]) for x in faults))
+        self._actions_broke = fault.part == ACTION
+        if not self._actions_broke:
+            s, unrolls = self._schedule, faults.step.shape[1]
+            step = played - (unrolls - row) * s.steps + fault.step
+            update = -(-step // s.steps) - s.warmup
+            when = f"update {update}" if update > 0 else "before the first update"
+            raise RunFailed(
+                f"environment {fault.env} of {self._env} gave {NAMES[fault.part]} that is not finite in its step "
+                f"{step:,} ({when}), so the run was stopped: look for a division by zero, a logarithm or a state that "
+                "grows without bound in the environment"
+            )

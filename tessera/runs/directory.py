@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
-from tessera.errors import TesseraError
+from tessera.errors import RunFailed, TesseraError
 from tessera.support.fields import options_of
 from tessera.support.files import read_json, refuse_links, write_json
 
-MAY_CHANGE = ("steps", "target_return")
+MAY_CHANGE = ("steps", "target_return", "seeds")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
 ENTRIES = {"algorithm": dict, "env": str, "policy": str, "precision": str, "seed": int}
 """Entries that every config.json has."""
@@ -50,6 +52,9 @@ def check_usable(folder: Path) -> None:
 def check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume a run under another configuration."""
     old, new = read_config(folder), json.loads(json.dumps(config))
+    if ("seeds" in old) != ("seeds" in new):
+        held = "several seeds" if "seeds" in old else "one seed"
+        raise TesseraError(f"{folder} holds a run of {held}: {'add' if 'seeds' in old else 'leave out'} --seeds")
     if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # the replay is resized
         old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
     fixed = sorted((set(old) | set(new)) - set(MAY_CHANGE))
@@ -73,6 +78,27 @@ def _first_difference(old: dict[str, Any], new: dict[str, Any], names: list[str]
             return name, before.get("name"), after.get("name")
         return _first_difference(before, after, sorted(set(before) | set(after)))
     return None
+
+
+def going_on(folder: Path, found: int | None) -> str:
+    """What is said of a run that goes on from update `found`."""
+    if not (folder / "config.json").exists():
+        return f"nothing to resume in {folder}: starting from the beginning"
+    where = "the beginning: no checkpoint was written yet" if found is None else f"update {found}"
+    return f"resuming {folder} from {where}"
+
+
+@contextmanager
+def one_sentence_for_files(folder: Path | None, latest: Callable[[], int | None]) -> Iterator[None]:
+    """A disk that is full or gone ends the run with a sentence; `latest` gives the update of the last checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        if folder is None or (error.filename is None and error.strerror is None):
+            raise
+        update = latest()
+        rest = "" if update is None else f"; update {update} is saved there, --resume goes on from it"
+        raise RunFailed(f"{folder} cannot be written to ({error.strerror}){rest}") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -44,6 +44,9 @@ def first_broken(reports: Reports, params: Any) -> tuple[int, str] | None:
 
 def stop_if_broken(reports: Reports, engine: Any, updates: int, folder: Path | None) -> None:
     """Dump all slots and raise RunFailed if a number is not finite; `updates` were made before `reports`."""
+    guard = reports.guard
+    if all(np.isfinite(x).all() for x in (*reports.metrics.values(), guard.gradients, guard.params)):
+        return
     broken = first_broken(reports, engine.params_like)
     if broken is None:
         return
@@ -74,6 +77,19 @@ def _dump(folder: Path | None, snapshot: dict[str, Any], report: dict[str, Any])
         shutil.rmtree(dump, ignore_errors=True)  # half of it is of no use, and takes the last room
         raise
     return dump
+
+
+class AbsurdNumbers:
+    """Finds the first loss or gradient norm of a run that returns cannot explain, and is silent from then on."""
+
+    def __init__(self) -> None:
+        self._found = False
+
+    def first_in(self, reports: Reports, updates: int, mean_return: float) -> str | None:
+        """What to say of it, if it is in `reports`; `updates` were made before them."""
+        absurd = None if self._found else absurd_number(reports, updates, mean_return)
+        self._found = self._found or absurd is not None
+        return absurd
 
 
 def absurd_number(reports: Reports, updates: int, mean_return: float) -> str | None:

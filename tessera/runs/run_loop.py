@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment
 from tessera.errors import RunFailed, TesseraError
+from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
@@ -31,17 +31,16 @@ from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress, virtual_devices_hint
-from tessera.runs.guards import absurd_number, stop_if_broken
+from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
 from tessera.runs.run_evaluations import RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
 from tessera.runs.signals import StopSignals
 from tessera.support.files import write_json
 
-CHUNK_SECONDS = 0.5
-"""How long the engine runs between checks of signals, metrics and checkpoints."""
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
 
@@ -59,6 +58,7 @@ class Run:
     target: float | None
     display: Display
     options: RunOptions
+    evaluator: Evaluator
     evaluations: RunEvaluations = field(init=False)
     signals: StopSignals = field(init=False)
     meter: Meter = field(default_factory=Meter)
@@ -69,49 +69,69 @@ class Run:
     begun: float = 0.0
     """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
-    warned: bool = False
-    """Whether numbers were called absurd already."""
+    absurdity: AbsurdNumbers = field(default_factory=AbsurdNumbers)
     speed: float = math.nan
     seconds_to_target: float = math.nan
     wall_before: float = 0.0
     """Seconds of training before this process, for a resumed run."""
 
+    def __post_init__(self) -> None:
+        self.evaluations = RunEvaluations(
+            self.evaluator, self.options, self.config["seed"], self.target, self.updates, self.display.note
+        )
+
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
-        found = self._resume_point(resume)
+        found = self.resume_point(resume)
+        if resume and self.folder is not None:
+            self.display.note(directory.going_on(self.folder, found))
         self.display.begin(
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
         if hint := virtual_devices_hint(self.plan):
             self.display.note(hint)
-        self.evaluations = RunEvaluations(
-            self.algorithm, self.env, self.options, self.config["seed"], self.target, self.updates, self.display.note
-        )
         if self.options.trace is not None:
             clear_traces(self.options.trace)
+        engine = self._make_engine()
+        try:
+            with StopSignals(engine.abandon) as signals:
+                alone = LoneRun(engine, self.evaluator, self.options.eval_episodes, signals)
+                result = answer_all(self.work(engine, signals, found), alone)
+            self.display.end()
+            for line in summary_lines(result[1], self.folder):
+                self.display.note(line)
+        finally:
+            self.display.end()
+            engine.close()
+            self.close()
+            unwritten = self._merge_traces()
+        if unwritten:
+            raise RunFailed(unwritten)
+        return result
+
+    def work(self, engine: Engine, signals: StopSignals, found: int | None) -> Requests[tuple[State, dict[str, Any]]]:
+        """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
+        self.signals = signals
+        with directory.one_sentence_for_files(self.folder, self._latest):
+            yield from self._begin(engine, found)
+            return (yield from self._to_the_end(engine))
+
+    def close(self) -> None:
+        """Close all files, and end what runs beside training."""
+        for resource in (self.evaluations, self.writer, self.checkpoints):
+            if resource is not None:
+                resource.close()
+
+    def _make_engine(self) -> Engine:
         options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
         address = cluster.prepare(options.address) if self.plan.engine == "ray" else None
-        engine = make_engine(
+        return make_engine(
             self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
             timeout=options.timeout, start_timeout=options.start_timeout, restarts=options.restarts,
             note=self.display.note, trace=trace, trust_network=options.trust_network,
             logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
-        try:
-            with StopSignals(engine.abandon) as self.signals, self._one_sentence_for_files():
-                self._begin(engine, found)
-                result = self._to_the_end(engine)
-        finally:
-            self.display.end()
-            engine.close()
-            for resource in (self.evaluations, self.writer, self.checkpoints):
-                if resource is not None:
-                    resource.close()
-            unwritten = self._merge_traces()
-        if unwritten:
-            raise RunFailed(unwritten)
-        return result
 
     def _merge_traces(self) -> str:
         """Write the timeline; why that was not possible."""
@@ -123,32 +143,24 @@ class Run:
             return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
         return ""
 
-    def _to_the_end(self, engine: Engine) -> tuple[State, dict[str, Any]]:
+    def _to_the_end(self, engine: Engine) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
         while True:
-            solved = self._loop(engine)
+            solved = yield from self._loop(engine)
             try:
                 if self.signals:
-                    self._stop_on_signal(engine)
-                return self._finish(engine, solved)
+                    yield from self._stop_on_signal(engine)
+                return (yield from self._finish(engine, solved))
             except Interrupted:
-                self._go_back(engine)
+                yield from self._go_back(engine)
             except RestartsSpent as spent:
                 self._give_up(engine, spent)
 
-    @contextmanager
-    def _one_sentence_for_files(self) -> Iterator[None]:
-        """A disk that is full or gone ends the run with a sentence."""
-        try:
-            yield
-        except OSError as error:
-            if self.folder is None or (error.filename is None and error.strerror is None):
-                raise
-            latest = self.checkpoints.latest() if self.checkpoints else None
-            rest = "" if latest is None else f"; update {latest} is saved there, --resume goes on from it"
-            raise RunFailed(f"{self.folder} cannot be written to ({error.strerror}){rest}") from error
+    def _latest(self) -> int | None:
+        """The update of the newest checkpoint."""
+        return self.checkpoints.latest() if self.checkpoints else None
 
-    def _resume_point(self, resume: bool) -> int | None:
+    def resume_point(self, resume: bool) -> int | None:
         """The update to resume from; None to start from the beginning."""
         if self.folder is None:
             return None
@@ -157,21 +169,16 @@ class Run:
             return None
         directory.check_usable(self.folder)
         if not (self.folder / "config.json").exists():
-            self.display.note(f"nothing to resume in {self.folder}: starting from the beginning")
             return None
         directory.check_same(self.folder, self.config)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
-        latest = self.checkpoints.latest()
-        where = "the beginning: no checkpoint was written yet" if latest is None else f"update {latest}"
-        self.display.note(f"resuming {self.folder} from {where}")
-        return latest
+        return self.checkpoints.latest()
 
-    def _begin(self, engine: Engine, found: int | None) -> None:
+    def _begin(self, engine: Engine, found: int | None) -> Requests[None]:
         """Start, or go on from a checkpoint; again if a replica is lost meanwhile."""
         while True:
             try:
-                with self.signals.at_once():
-                    self._try_begin(engine, found)
+                yield from self._try_begin(engine, found)
                 return
             except Interrupted:
                 self._rebuild(engine, found)
@@ -180,15 +187,15 @@ class Run:
                     self._stop_unsaved("")
                 raise
 
-    def _try_begin(self, engine: Engine, found: int | None) -> None:
+    def _try_begin(self, engine: Engine, found: int | None) -> Requests[None]:
         self.meter = Meter()
         if found is None:
-            played = engine.start()
+            played = yield Begin(None)
             if played is not None:
                 self.meter.count(played)
             return
         snapshot, meta = self._load(engine, found)
-        engine.restore(snapshot)
+        yield Begin(snapshot)
         self.meter = Meter.from_json(meta["meter"])
         if not self.begun:  # a run that goes back has spent the time since, too
             self.wall_before = meta["wall_seconds"]
@@ -212,7 +219,7 @@ class Run:
         if self.checkpoints is None:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
 
-    def _loop(self, engine: Engine) -> bool:
+    def _loop(self, engine: Engine) -> Requests[bool]:
         """Run to the last update, the target or a signal; True if the target was reached."""
         begun = time.monotonic()
         self.begun = self.begun or begun
@@ -221,16 +228,17 @@ class Run:
         opened = self.writer is not None
         while self.meter.updates < self.updates and not self.signals:
             before = time.monotonic()
-            saving = self.checkpoints is not None and before - saved > max(self.options.checkpoint_every, 20 * cost)
+            saving = self.checkpoints is not None and before - saved > self.options.pause(cost)
             try:
-                reports = engine.advance(*self._stride(count, saving))
+                reports, seconds = yield Advance(*self._stride(count, saving))
                 if not opened:
                     self._open_folder(resumed)
                     if self.checkpoints and self.options.checkpoint_replay:
                         tell_size(self.algorithm, engine, self.display.note)
                     opened = True
                 stop_if_broken(reports, engine, self.meter.updates, self.folder)
-                self._warn_once(reports)
+                if absurd := self.absurdity.first_in(reports, self.meter.updates, self.meter.mean_return):
+                    self.display.note(absurd)
                 made = len(reports.tally.steps)
                 self.meter.count(reports.tally)
                 self.meter.updates += made
@@ -239,17 +247,18 @@ class Run:
                     self.startup_seconds = time.time() - self.options.started
                     first_steps, first_done = self.meter.env_steps, now
                 else:
-                    count = int(np.clip(CHUNK_SECONDS / max((now - before) / made, 1e-9), 1, CHUNK))
+                    count = int(np.clip(self.options.chunk_seconds / max(seconds / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
                 self._report(reports, speed, now, engine)
-                if self.evaluations.target.reached(self.meter.updates, self.meter.mean_return, partial(_view, engine)):
+                newest = (self.meter.updates, self.meter.mean_return, partial(_view, engine))
+                if (yield from self.evaluations.reached_target(*newest)):
                     self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                     return True
-                self.evaluations.offer(self.meter.updates, made, partial(_view, engine))
+                yield from self.evaluations.offer(self.meter.updates, made, partial(_view, engine))
                 if saving:
                     saved, cost = self._try_to_save(engine)
             except Interrupted:
-                self._go_back(engine)
+                yield from self._go_back(engine)
             except Abandoned:
                 self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
@@ -264,11 +273,11 @@ class Run:
         ahead = min(count, (end if self.target is None else stand) - count)
         return count, 0 if saving else ahead
 
-    def _go_back(self, engine: Engine) -> None:
+    def _go_back(self, engine: Engine) -> Requests[None]:
         """Go on from the last checkpoint, or from the beginning: a replica was lost that cannot be replaced alone."""
-        found = self.checkpoints.latest() if self.checkpoints else None
+        found = self._latest()
         self._rebuild(engine, found)
-        self._begin(engine, found)
+        yield from self._begin(engine, found)
         self.evaluations.target.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
@@ -286,7 +295,7 @@ class Run:
 
     def _give_up(self, engine: Engine, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
-        latest = self.checkpoints.latest() if self.checkpoints else None
+        latest = self._latest()
         if self.checkpoints is None or latest is None:
             raise spent
         saved = engine.salvage(self._load(engine, latest)[0])
@@ -324,14 +333,6 @@ class Run:
             m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan
         )
         self.display.show(progress, engine.status(), self.meter.streams)
-
-    def _warn_once(self, reports: Reports) -> None:
-        """Say that numbers are absurd, for the first of them."""
-        if not self.warned:
-            absurd = absurd_number(reports, self.meter.updates, self.meter.mean_return)
-            self.warned = absurd is not None
-            if absurd is not None:
-                self.display.note(absurd)
 
     def _note_processes(self, engine: Engine) -> None:
         """Keep processes.json up to date: which process is which replica."""
@@ -377,12 +378,12 @@ class Run:
             self.writer.sync()
         self.checkpoints.save(self.meter.updates, snapshot, meta)
 
-    def _stop_on_signal(self, engine: Engine) -> NoReturn:
+    def _stop_on_signal(self, engine: Engine) -> Requests[NoReturn]:
         """Save a checkpoint, say so, and end as the signal would have."""
         if self.checkpoints:
             try:
                 self.signals.be_patient(self.options.timeout)
-                self._finish_pending(engine)
+                yield from self._finish_pending(engine)
                 self._save(engine)
             except (Interrupted, RestartsSpent, Abandoned):
                 self._stop_unsaved("replicas were lost or did not answer, so nothing newer is saved; ")
@@ -393,28 +394,28 @@ class Run:
 
     def _stop_unsaved(self, why: str) -> NoReturn:
         """End as the signal would have, with the last checkpoint."""
-        latest = self.checkpoints.latest() if self.checkpoints else None
+        latest = self._latest()
         rest = "" if latest is None else f"update {latest} is saved in {self.folder}; --resume goes on from there"
         if why or rest:
             self.display.note(f"{self.signals.name}: {why}{rest}".rstrip("; "))
         raise self.signals.ending()
 
-    def _finish_pending(self, engine: Engine) -> None:
+    def _finish_pending(self, engine: Engine) -> Requests[None]:
         """Finish updates that were begun ahead, so that all replicas have made the same number."""
         if engine.pending > 0:
-            reports = engine.advance(min(engine.pending, CHUNK))
+            reports, _ = yield Advance(min(engine.pending, CHUNK))
             self.meter.count(reports.tally)
             self.meter.updates += len(reports.tally.steps)
             self._report(reports, self.speed, time.monotonic(), engine)
 
-    def _finish(self, engine: Engine, solved: bool) -> tuple[State, dict[str, Any]]:
+    def _finish(self, engine: Engine, solved: bool) -> Requests[tuple[State, dict[str, Any]]]:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
             self._open_folder(self.meter.updates)
-        self._finish_pending(engine)
+        yield from self._finish_pending(engine)
         if self.checkpoints:
             self._save(engine)
-        evaluation = self.evaluations.final(_view(engine))
+        evaluation = yield from self.evaluations.final(_view(engine))
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(engine.late_tally())
         summary = make_summary(
@@ -435,9 +436,6 @@ class Run:
                 old = directory.read_summary(self.folder)
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
-        self.display.end()
-        for line in summary_lines(summary, self.folder):
-            self.display.note(line)
         return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
 
 

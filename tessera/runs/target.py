@@ -19,30 +19,35 @@ class TargetCheck:
     run ends when its answer arrives.
     """
 
-    def __init__(
-        self, target: float | None, evaluate: Callable[[View], float], side: SideEvaluator | None, updates: int
-    ) -> None:
-        """`evaluate` plays in place, where there is no `side` or it has given up; `updates` are those of the run."""
+    def __init__(self, target: float | None, side: SideEvaluator | None, updates: int) -> None:
+        """`side` plays beside training, if there is one; `updates` are those of the run."""
         self.target = target
         self.every = max(1, updates // CHECKS)
         """Updates between two checks."""
-        self._evaluate, self._side = evaluate, side
+        self._side = side
         self._judged: float | None = None
         """The update whose evaluation was last compared with the target."""
 
     def reached(self, update: int, training_return: float, view: Callable[[], View]) -> bool:
-        """Whether the target is reached; `view` gives the params of `update`, which is the newest."""
-        if self.target is None:
+        """Whether episodes beside training reached the target; else more may be played, with the params of `update`."""
+        if self._side is None:
             return False
-        if self._side is not None and self._answer() >= self.target:
+        if self.met_by(self._answer()):
             return True
-        if update % self.every or not training_return >= self.target:
-            return False
-        if self._side is None or self._side.given_up:
-            return self._evaluate(view()) >= self.target
-        if self._side.ready():
+        if self._falls_due(update, training_return) and not self._side.given_up and self._side.ready():
             self._side.offer(update, view())
         return False
+
+    def met_by(self, mean_return: float) -> bool:
+        """Whether this mean return is enough."""
+        return self.target is not None and mean_return >= self.target
+
+    def due_in_place(self, update: int, training_return: float) -> bool:
+        """Whether training has to wait for episodes with the params of `update`: nobody else can play them."""
+        return self._falls_due(update, training_return) and (self._side is None or self._side.given_up)
+
+    def _falls_due(self, update: int, training_return: float) -> bool:
+        return not update % self.every and self.met_by(training_return)
 
     def forget(self) -> None:
         """The run has gone back: what was being evaluated is not what it will be."""

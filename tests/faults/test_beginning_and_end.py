@@ -156,9 +156,9 @@ def killing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, title: st
     engines: list[LocalEngine] = []
     begin, original = Run._begin, getattr(owner, method)
 
-    def begin_with(run: Run, engine: LocalEngine, found: int | None) -> None:
+    def begin_with(run: Run, engine: LocalEngine, found: int | None) -> Any:
         engines[:] = [engine]
-        begin(run, engine, found)
+        return begin(run, engine, found)
 
     def kill_first(self: Any, *arguments: Any) -> Any:
         if not killed:

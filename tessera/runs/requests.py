@@ -1,0 +1,84 @@
+"""What a run asks for: to begin, to advance, to have episodes played. Whoever drives it answers.
+
+A run is a generator of requests. One that is alone has each answered at once, by its engine. Runs that are members of a
+population ask side by side, and one program answers all of them together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tessera.algorithms.contract import View
+from tessera.engines.base import Engine, Snapshot
+from tessera.evaluation.evaluator import Evaluator
+from tessera.runs.signals import StopSignals
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Start, or go on from a snapshot: a `Tally` of what was played meanwhile, or None."""
+
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Make up to `count` updates, and begin `ahead` more if that helps: (`Reports`, seconds that it took)."""
+
+    count: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play greedy episodes: an `Evaluation`."""
+
+    view: View
+    seed: int
+
+
+Request = Begin | Advance | Evaluate
+Value = TypeVar("Value")
+Requests = Generator[Request, Any, Value]
+"""Work that asks for what it needs, and returns a value at its end."""
+
+
+def answer_all(work: Requests[Value], answer: Callable[[Request], Any]) -> Value:
+    """Run work to its end. What an answer raises is raised where it was asked for."""
+    try:
+        request = next(work)
+        while True:
+            try:
+                value = answer(request)
+            except BaseException as error:
+                request = work.throw(error)
+            else:
+                request = work.send(value)
+    except StopIteration as end:
+        return end.value
+
+
+@dataclass(frozen=True)
+class LoneRun:
+    """Answers the requests of a run that has an engine to itself."""
+
+    engine: Engine
+    evaluator: Evaluator
+    episodes: int
+    signals: StopSignals
+
+    def __call__(self, request: Request) -> Any:
+        """Do what is asked for."""
+        match request:
+            case Begin(snapshot):
+                with self.signals.at_once():
+                    return self.engine.start() if snapshot is None else self.engine.restore(snapshot)
+            case Advance(count, ahead):
+                begun = time.monotonic()
+                reports = self.engine.advance(count, ahead)
+                return reports, time.monotonic() - begun
+            case Evaluate(view, seed):
+                return self.evaluator(view, self.episodes, seed)
