@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tessera.algorithms.mappo import MAPPO
     from tessera.algorithms.ppo import PPO
     from tessera.algorithms.q_learning import QLearning
-    from tessera.api import Result, compare, evaluate_run, evaluate_runs, map_reduce, train
+    from tessera.api import Result, SeedResults, compare, evaluate_run, evaluate_runs, map_reduce, train
     from tessera.envs.base import (
         Box,
         DeviceEnvironment,
@@ -61,6 +61,7 @@ __all__ = [
     "Result",
     "Sample",
     "Schedule",
+    "SeedResults",
     "Spec",
     "State",
     "TesseraError",
@@ -85,7 +86,7 @@ _MODULES = {
     "tessera.algorithms.mappo": ("MAPPO",),
     "tessera.algorithms.ppo": ("PPO",),
     "tessera.algorithms.q_learning": ("QLearning",),
-    "tessera.api": ("Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
+    "tessera.api": ("Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
     "tessera.envs.base": (
         "Box", "DeviceEnvironment", "Discrete", "HostEnvironment", "HostVector", "MultiDiscrete", "Spec", "Timestep",
     ),

@@ -6,24 +6,31 @@ import functools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+import jax
 import numpy as np
 
 from tessera import __version__, policies
 from tessera.algorithms.contract import Algorithm, State
+from tessera.channels.packing import from_leaves, leaves_of
 from tessera.engines.factory import map_reduce
+from tessera.engines.population import fits_one_program
 from tessera.engines.ray_backend import cluster
-from tessera.envs.base import Environment
+from tessera.envs import make as make_env
+from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator, make_act
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
+from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
+from tessera.planning.memory import members_at_once
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
+from tessera.program.initial import initial_state
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.display import make_display
@@ -31,12 +38,21 @@ from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
+from tessera.runs.seeds import (
+    joined_lines,
+    joined_rows,
+    joined_summary,
+    read_members,
+    seed_folder,
+    write_joined,
+)
+from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 
 DEFAULT_STEPS = 500_000
 
-__all__ = ["Result", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
+__all__ = ["Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
 
 @dataclass
@@ -79,13 +95,40 @@ class Result:
         return make_act(self.algorithm, published(self.state))
 
 
+@dataclass
+class SeedResults:
+    """Finished runs that differ in their seeds only."""
+
+    runs: dict[int, Result]
+    """By seed; a seed that failed is left out."""
+    summary: dict[str, Any]
+    """The contents of summary.json of all seeds together; docs/metrics.md names every entry."""
+    metrics: list[dict[str, float]]
+    """Rows of metrics.jsonl of all seeds together."""
+    run_dir: Path | None
+    """The folder that holds a run folder for each seed, if one was written."""
+
+
+@overload
 def train(
+    algorithm: Algorithm, env: Any, policy: str | Policy | None = None, *, seeds: None = None, **options: Any
+) -> Result: ...
+
+
+@overload
+def train(
+    algorithm: Algorithm, env: Any, policy: str | Policy | None = None, *, seeds: int, **options: Any
+) -> SeedResults: ...
+
+
+def train(  # type: ignore[misc]  # the options have names, which overloads would repeat
     algorithm: Algorithm,
     env: Any,
     policy: str | Policy | None = None,
     *,
     steps: int | None = None,
     seed: int = 0,
+    seeds: int | None = None,
     envs: int | None = None,
     groups: int | None = None,
     lag: int | None = None,
@@ -108,7 +151,7 @@ def train(
     trust_network: bool = False,
     quiet: bool = False,
     started: float | None = None,
-) -> Result:
+) -> Result | SeedResults:
     """Train `algorithm` in `env` under a distribution policy.
 
     Args:
@@ -119,6 +162,8 @@ def train(
         steps: environment steps to train for, over all environments; None: those of the run that is resumed, else
             500,000.
         seed: seed of all randomness.
+        seeds: train so many seeds, from `seed` on: compiled environments as one program, others on processes. Each seed
+            gets a run folder in `run_dir`, and the result has all of them; None: one seed.
         envs: environments; None: the algorithm's default.
         groups: groups of environments; part of the run's identity, like the seed.
         lag: updates by which acting lags behind; None: 0 for device environments, 1 for host environments.
@@ -151,7 +196,7 @@ def train(
     steps = _steps(steps, None if run_dir is None or not resume else Path(run_dir))
     _check_numbers(
         steps,
-        {"--eval-episodes": eval_episodes, "--keep": keep},
+        {"--eval-episodes": eval_episodes, "--keep": keep, "--seeds": 1 if seeds is None else seeds},
         {
             "--evaluate-every": evaluate_every,
             "--restarts": restarts,
@@ -161,12 +206,26 @@ def train(
     )
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
+    if seeds is not None and trace is not None:
+        raise TesseraError("--trace shows one run: leave --seeds out")
     use_compilation_cache()
-    if evaluate_every:  # by another process
+    if evaluate_every and seeds is None:  # by another process
         share_accelerators()
-    bound, environment, plan = prepare_plan(
-        algorithm, env, policy, envs=envs, groups=groups, lag=lag, precision=precision, engine=engine, mesh=mesh
-    )
+    planned: dict[str, Any] = {
+        "envs": envs,
+        "groups": groups,
+        "lag": lag,
+        "precision": precision,
+        "engine": engine,
+        "mesh": mesh,
+    }
+    if seeds is not None:
+        env = make_env(env, precision)
+        if not is_device(env):  # each seed has a process of its own
+            share_accelerators()
+        if policy is None and mesh is None:
+            policy = "fused:devices=1"  # its seeds fill a device better than one run fills several
+    bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
     updates = planned_updates(bound, plan, steps)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     folder = None if run_dir is None else Path(run_dir)
@@ -184,9 +243,95 @@ def train(
         address=address,
         trust_network=trust_network,
     )
-    run = Run(bound, environment, plan, config, folder, updates, target_return, make_display(quiet), options)
+    display, evaluator = make_display(quiet), Evaluator(bound, environment)
+    if seeds is not None:
+        config["seeds"] = seeds
+        together = SeedsRun(
+            algorithm=bound, env=environment, plan=plan, config=config, folder=folder, updates=updates,
+            target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
+        )  # fmt: skip
+        return _train_seeds(together, policy, planned)
+    run = Run(bound, environment, plan, config, folder, updates, target_return, display, options, evaluator)
     state, summary = run.go(resume)
-    return Result(bound, environment, run.plan, state, summary, run.rows, folder, run.evaluations.evaluator)
+    return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
+
+
+def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, Any]) -> SeedResults:
+    """Train several seeds, in the form that fits them."""
+    run.check_folder()
+    begun, plan, config = time.monotonic(), run.plan, run.config
+    one_program = fits_one_program(plan, run.env)
+    form = "one program" if one_program else "processes"
+    run.display.begin(
+        f"{plan.algorithm} on {plan.env}, {plan.envs} environments, seeds {run.seeds[0]} to {run.seeds[-1]} as {form}; "
+        f"policy {plan.policy}"
+    )
+    try:
+        if one_program:
+            done = run.as_one_program(members_at_once(run.algorithm, run.env, plan, config["seeds"]))
+        else:
+            done = run.on_processes(functools.partial(_train_seed, request=_request(run, policy, planned)))
+            like = {"state": jax.eval_shape(lambda key: initial_state(run.algorithm, key, 1), jax.random.key(0))}
+            done = {
+                seed: member if member.state is None else replace(member, **from_leaves(member.state, like))
+                for seed, member in done.items()
+            }
+    finally:
+        run.display.end()
+    rows = joined_rows([member.rows for member in done.values()] if run.folder is None
+                       else read_members(run.folder, run.seeds))  # fmt: skip
+    summaries = {seed: member.summary for seed, member in done.items() if member.summary is not None}
+    failed = {seed: member.failed for seed, member in done.items() if member.failed}
+    summary = joined_summary(config, summaries, failed, time.monotonic() - begun)
+    if run.folder is not None:
+        write_joined(run.folder, rows, summary)
+    for line in joined_lines(summary, run.folder):
+        run.display.note(line)
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(done)} seeds failed, first seed {min(failed)}: {failed[min(failed)]}")
+    results = {
+        seed: Result(
+            run.algorithm, run.env, plan, member.state, member.summary, member.rows, seed_folder(run.folder, seed),
+            run.evaluator,
+        )
+        for seed, member in done.items()
+        if member.state is not None and member.summary is not None
+    }  # fmt: skip
+    return SeedResults(results, summary, rows, run.folder)
+
+
+def _request(run: SeedsRun, policy: str | Policy | None, planned: dict[str, Any]) -> dict[str, Any]:
+    """What another process needs to train one of the seeds, as plain data."""
+    if isinstance(policy, Policy):
+        raise TesseraError("--seeds on processes needs the policy by name or file, not as an object")
+    left_out = {"started": None, "members": None, "trace": None}
+    return {
+        "config": run.config,
+        "policy": policy,
+        "folder": None if run.folder is None else str(run.folder),
+        "options": {
+            "steps": run.config["steps"],
+            "target_return": run.target,
+            "quiet": True,
+            "resume": run.folder is not None,  # a seed whose process was lost goes on where it was
+            **planned,
+            **{name: value for name, value in asdict(run.options).items() if name not in left_out},
+        },
+    }
+
+
+def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Train one of several seeds in this process: the fields of `SeedRun`, as plain data."""
+    names = (request["config"]["algorithm"]["class"], request["config"]["env"])
+    algorithm, env = rebuild(request["config"], trust=names)
+    folder = None if request["folder"] is None else Path(request["folder"])
+    run_dir = seed_folder(folder, seed)
+    try:
+        result = train(algorithm, env, request["policy"], seed=seed, run_dir=run_dir, **request["options"])
+    except RunFailed as failure:
+        return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
+    state = leaves_of({"state": result.state})
+    return {"state": state, "summary": result.summary, "rows": [], "failed": ""}
 
 
 def compare(

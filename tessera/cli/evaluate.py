@@ -22,7 +22,7 @@ class EvalOptions:
     """Play greedy episodes with the newest params of one run or several."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
+    """Run directories; one with several seeds stands for all of them."""
     episodes: int = 100
     """Episodes of each run."""
     seed: int = 0
@@ -63,9 +63,11 @@ def evaluate_command(arguments: list[str]) -> None:
     from tessera.api import evaluate_runs
     from tessera.evaluation.summary import as_data, as_lines
     from tessera.runs import directory
+    from tessera.runs.seeds import run_folders
     from tessera.support.cache import use_compilation_cache
 
-    for run in options.runs if scales else ():  # before any episode is played
+    runs = [run for folder in options.runs for run in run_folders(folder)]
+    for run in runs if scales else ():  # before any episode is played
         env = directory.read_config(run)["env"]
         if env not in scales:
             raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
@@ -73,7 +75,7 @@ def evaluate_command(arguments: list[str]) -> None:
         look_in_current_folder()
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
-    evaluations = evaluate_runs(options.runs, options.episodes, options.seed, trust=trust, **workers)
+    evaluations = evaluate_runs(runs, options.episodes, options.seed, trust=trust, **workers)
     if options.format == "json":
         print(json.dumps(as_data(evaluations, scales), indent=2))
     else:

@@ -20,6 +20,9 @@ class TrainOptions:
     """Environment steps, over all environments; default: those of the run that is resumed, else 500000."""
     seed: int = 0
     """Seed of all randomness."""
+    seeds: int | None = None
+    """Train so many seeds, from --seed on, as one program where environments are compiled, else on processes; each
+    gets a folder in --run-dir."""
     run_dir: Path | None = None
     """Folder for the results; default: a new one under runs/."""
     target_return: float | None = None
@@ -58,7 +61,9 @@ def train_command(arguments: list[str]) -> None:
     world, options, algorithm = parse_arguments("train", arguments, TrainOptions)
     from tessera.api import train
 
-    folder = options.run_dir or (None if options.resume else new_folder(arguments[0], world, options.seed))
+    folder = options.run_dir or (
+        None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds)
+    )
     train(
         algorithm,
         world.env,
@@ -69,7 +74,8 @@ def train_command(arguments: list[str]) -> None:
     )
 
 
-def new_folder(system: str, world: WorldOptions, seed: int) -> Path:
+def new_folder(system: str, world: WorldOptions, seed: int, seeds: int | None = None) -> Path:
     """A folder under runs/ that nobody has."""
     system, env = (re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-") for text in (system, world.env))
-    return Path("runs") / f"{system}-{env}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    which = f"seed{seed}" if seeds is None else f"seeds{seed}-{seed + seeds - 1}"
+    return Path("runs") / f"{system}-{env}-{which}-{time.strftime('%Y%m%d-%H%M%S')}"

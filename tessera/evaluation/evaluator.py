@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,10 +14,11 @@ from tessera import policies
 from tessera.algorithms.contract import Algorithm, View
 from tessera.envs.base import Environment, HostVector, Timestep, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
-from tessera.graph.plan import Needs, make_plan
+from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.program.compile import compile_program
-from tessera.program.initial import initial_slots
+from tessera.program.initial import initial_slots, population_slots
 from tessera.program.interpreter import drive
+from tessera.program.nodes import Node
 from tessera.program.training_program import Training
 
 STEPS = 128
@@ -72,9 +74,8 @@ class Evaluator:
     """Plays greedy episodes from the start; compiled once for any params."""
 
     def __init__(self, algorithm: Algorithm, env: Environment) -> None:
+        self.algorithm, self.env = algorithm, env
         self._training = Training(algorithm, env, 1, greedy=True)
-        self._reset = compile_program(self._training.start()[:1])
-        self._play = compile_program(self._training.play(STEPS), wanted=frozenset({"episode_steps"}))
 
     def __call__(
         self, view: View, episodes: int = 100, seed: int = 0, progress: Callable[[], None] = lambda: None
@@ -83,41 +84,83 @@ class Evaluator:
 
         `progress` is called after every STEPS steps.
         """
-        algorithm, env = self._training.algorithm, self._training.env
-        envs = min(episodes, 128 if is_device(env) else 16)
-        quota = -(-episodes // envs)
-        needs = Needs(algorithm.name, env.name, is_device(env), None, False, False)
-        plan = make_plan(policies.get("single_learner_coarse", actors=1), needs, envs, groups=1)
-        slots = initial_slots(self._training, plan, 0, 0, seed, 1, None)
+        slots = initial_slots(self._training, self._plan(episodes), 0, 0, seed, 1, None)
         slots["acting"] = jax.tree.map(jax.numpy.asarray, view._replace(target=()))
         try:
-            _run(self._reset, slots)
-            returns, lengths = _play(lambda: _run(self._play, slots, progress), slots, envs, quota)
+            return self._play(self._alone, slots, episodes, progress)[0]
         finally:
             if isinstance(slots.get("env_state"), HostVector):
                 slots["env_state"].close()
-        return Evaluation(returns[:episodes], lengths[:episodes])
+
+    def evaluate_all(self, views: Sequence[View], episodes: int, seeds: Sequence[int]) -> list[Evaluation]:
+        """Play greedy episodes with each of several params, all in one program; each result as if it were alone."""
+        slots = population_slots(self._training, self._plan(episodes), seeds, 1)
+        slots["acting"] = jax.tree.map(lambda *x: np.stack(x), *[view._replace(target=()) for view in views])
+        return self._play(self._together, slots, episodes)
+
+    @functools.cached_property
+    def _alone(self) -> EvaluationPrograms:
+        return _programs(self._training, population=False)
+
+    @functools.cached_property
+    def _together(self) -> EvaluationPrograms:
+        return _programs(self._training, population=True)
+
+    def _plan(self, episodes: int) -> Plan:
+        """Environments and actors for so many episodes."""
+        env = self.env
+        envs = min(episodes, 128 if is_device(env) else 16)
+        needs = Needs(self.algorithm.name, env.name, is_device(env), None, False, False)
+        return make_plan(policies.get("single_learner_coarse", actors=1), needs, envs, groups=1)
+
+    def _play(
+        self,
+        programs: EvaluationPrograms,
+        slots: dict[str, Any],
+        episodes: int,
+        progress: Callable[[], None] = lambda: None,
+    ) -> list[Evaluation]:
+        """Play until each environment has ended its share of episodes; these, round by round, for each member."""
+        envs = slots["ids"].size
+        quota = -(-episodes // envs)
+        _run(programs.reset, slots)
+        ended: list[list[list[tuple[float, int]]]] = []
+        for _ in range(LONGEST // STEPS):
+            _run(programs.play, slots)
+            progress()
+            plays = jax.tree.map(lambda x: x.reshape(-1, STEPS, envs), jax.device_get(slots["episode_steps"]))
+            ended = ended or [[[] for _ in range(envs)] for _ in plays.done]
+            for m, t, e in zip(*np.nonzero(plays.done), strict=True):
+                ended[m][e].append((plays.total[m, t, e], plays.length[m, t, e]))
+            if all(len(episodes) >= quota for member in ended for episodes in member):
+                break
+        return [_first_rounds(member, quota, episodes) for member in ended]
 
 
-def _play(run: Callable[[], None], slots: dict[str, Any], envs: int, quota: int) -> tuple[np.ndarray, np.ndarray]:
-    """Play until each environment has ended `quota` episodes; returns and lengths of these, round by round."""
-    ended: list[list[tuple[float, int]]] = [[] for _ in range(envs)]
-    for _ in range(LONGEST // STEPS):
-        run()
-        plays = jax.device_get(slots["episode_steps"])
-        done = plays.done.reshape(STEPS, envs)
-        for t, e in zip(*np.nonzero(done), strict=True):
-            ended[e].append((plays.total.reshape(STEPS, envs)[t, e], plays.length.reshape(STEPS, envs)[t, e]))
-        if min(len(e) for e in ended) >= quota:
-            break
-    rounds = [e[k] for k in range(quota) for e in ended if k < len(e)]
-    return np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64)
+class EvaluationPrograms(NamedTuple):
+    """The programs of an evaluation."""
+
+    reset: tuple[Node, ...]
+    play: tuple[Node, ...]
 
 
-def _run(program: Any, slots: dict[str, Any], progress: Callable[[], None] = lambda: None) -> None:
+def _programs(training: Training, population: bool) -> EvaluationPrograms:
+    wanted = frozenset({"episode_steps"})
+    return EvaluationPrograms(
+        compile_program(training.start()[:1], population=population),
+        compile_program(training.play(STEPS), wanted=wanted, population=population),
+    )
+
+
+def _first_rounds(ended: list[list[tuple[float, int]]], quota: int, episodes: int) -> Evaluation:
+    """The first episodes of each environment, one of each at a time."""
+    rounds = [e[k] for k in range(quota) for e in ended if k < len(e)][:episodes]
+    return Evaluation(np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64))
+
+
+def _run(program: tuple[Node, ...], slots: dict[str, Any]) -> None:
     for _ in drive(program, slots):
         pass
-    progress()
 
 
 def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:

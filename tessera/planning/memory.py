@@ -9,12 +9,19 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.replica.replica import make_training
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
+from tessera.graph.plan import Plan
 from tessera.program.initial import experience_shape
+from tessera.program.shapes import slot_shapes
 from tessera.support.machine import available_memory
 from tessera.support.trees import bytes_of
 
+ACTIVATIONS = 2
+"""Bytes of a running program for each byte of its slots: gradients and what networks compute in between."""
+SHARE_OF_MEMBERS = 0.8
+"""Share of memory that members of a population may fill."""
 SHARE = 0.25
 """Share of memory below which the rough estimate is trusted: the exact one takes a moment."""
 
@@ -37,6 +44,13 @@ def check_memory(algorithm: Algorithm, env: Environment, envs: int) -> None:
             f"{envs:,} environments{replay} take at least {asked / 2**30:,.1f} GB, available: {there / 2**30:,.1f} GB: "
             f"choose fewer (--envs{', --capacity' if capacity else ''}) or a shorter --unroll"
         )
+
+
+def members_at_once(algorithm: Algorithm, env: Environment, plan: Plan, members: int) -> int:
+    """How many members of a population memory holds at once, by a rough estimate: at least one, `members` at most."""
+    shapes = slot_shapes(make_training(plan, algorithm, env), plan)
+    one = ACTIVATIONS * sum(bytes_of(shape) for shape in shapes.values())
+    return max(1, min(members, int(SHARE_OF_MEMBERS * _memory() / one)))
 
 
 def _memory() -> int:

@@ -28,6 +28,7 @@ from tessera.program.nodes import (
     Send,
     Slots,
     effects,
+    member_axis,
 )
 from tessera.program.numpy_lowering.lowering import lowered
 from tessera.program.sharding import AXIS, keep_params_sharded, partition, with_sharded_inputs
@@ -37,22 +38,38 @@ LARGE = 1 << 16
 CHUNK = 1024
 """The most updates that one call of a compiled program runs."""
 
+Run = Callable[[Slots, Slots], tuple[Slots, Slots]]
+"""A segment as a function: (donated slots, slots that are only read) -> (donated slots, other slots it writes)."""
+Finish = Callable[[Run, Segment, tuple[str, ...], Repeat | None], Segment]
+"""Compiles a segment: its function, what is known of it, its fresh slots and the loop around it."""
 Iteration = Callable[[Slots, Any], tuple[Slots, Slots]]
 """One iteration of a loop: (carried slots, index) -> (carried slots, slots to stack)."""
 
 
 def compile_program(
-    nodes: tuple[Node, ...], mesh: Mesh | None = None, wanted: frozenset[str] = frozenset()
+    nodes: tuple[Node, ...],
+    mesh: Mesh | None = None,
+    wanted: frozenset[str] = frozenset(),
+    population: bool = False,
 ) -> tuple[Node, ...]:
     """Compile a fragment's program; with a mesh, the groups of a replica are spread over its devices.
 
-    Persistent slots, reports and the slots in `wanted` outlive the program.
+    Persistent slots, reports and the slots in `wanted` outlive the program. For a population, slots have a leading axis
+    of members, and the program runs all of them.
     """
-    return _compile(keep_params_sharded(nodes, mesh), wanted, mesh)
+    if population:
+        compiled = _compile(nodes, wanted, None, _over_members)
+        assert all(isinstance(node, Segment) for node in compiled), "a population exchanges nothing and has no hosts"
+        return compiled
+    return _compile(keep_params_sharded(nodes, mesh), wanted, mesh, partial(_over_devices, mesh))
 
 
 def _compile(
-    nodes: tuple[Node, ...], needed: frozenset[str], mesh: Mesh | None, loop: Repeat | None = None
+    nodes: tuple[Node, ...],
+    needed: frozenset[str],
+    mesh: Mesh | None,
+    finish: Finish,
+    loop: Repeat | None = None,
 ) -> tuple[Node, ...]:
     """Merge traceable neighbours; the program around them reads the slots `needed`, and `loop` repeats them."""
     runs = _runs(nodes)
@@ -63,13 +80,13 @@ def _compile(
         others = needed.union(*(effects(other)[0] for j, other in enumerate(runs) if j != k))
         if all(_traceable(n) for n in run) and any(_worth_compiling(n) for n in run):
             hosts = {s for j, other in enumerate(runs) if j != k for s in _host_reads(other)}
-            out.append(_segment(tuple(run), others, hosts, mesh, loop))
+            out.append(_segment(tuple(run), others, hosts, finish, loop))
             continue
         for node in run:
             if isinstance(node, Repeat | Every):
                 around = others | effects(node.body)[0] | set(getattr(node, "stacks", ()))
                 inner = node if isinstance(node, Repeat) else None
-                node = replace(node, body=_compile(node.body, frozenset(around), mesh, inner))
+                node = replace(node, body=_compile(node.body, frozenset(around), mesh, finish, inner))
             elif isinstance(node, Op) and mesh is None and _acted_upon(node, nodes):
                 node = replace(node, function=on_device(node.function))
             out.append(node)
@@ -156,7 +173,7 @@ def _host_reads(nodes: list[Node]) -> set[str]:
 
 
 def _segment(
-    nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], mesh: Mesh | None, loop: Repeat | None
+    nodes: tuple[Node, ...], others: frozenset[str], hosts: set[str], finish: Finish, loop: Repeat | None
 ) -> Segment:
     reads, writes = effects(nodes)
     kept = sorted(w for w in writes if w in others or w in REPORTS or (w in SLOTS and SLOTS[w].persistent))
@@ -173,16 +190,28 @@ def _segment(
         slots = trace(nodes, {**read, **replaced}, frozenset(kept))
         return {s: slots[s] for s in donated}, {s: _reported(s, slots[s]) for s in fresh}
 
-    function: Callable[..., tuple[Slots, Slots]] = run
-    if mesh is not None:
-        function = _spread(run, donated, plain, fresh, mesh)
     # slots in groups go to environments or trajectories; views that Python only passes on stay on the device
     fetched = tuple(w for w in kept if w in hosts and w not in donated and SLOTS[w].layout == "groups")
+    return finish(run, Segment(nodes, run, plain, donated, fetched), tuple(fresh), loop)
+
+
+def _over_devices(
+    mesh: Mesh | None, run: Run, segment: Segment, fresh: tuple[str, ...], loop: Repeat | None
+) -> Segment:
+    """Compile a segment for the devices of a replica; or lower it to NumPy, where that is faster."""
+    function = run if mesh is None else _spread(run, segment.donated, segment.reads, fresh, mesh)
     compiled = with_sharded_inputs(jax.jit(function, donate_argnums=0), mesh)
-    in_numpy = lowered(compiled, nodes, fetched, loop) if mesh is None else None
+    in_numpy = lowered(compiled, segment.nodes, segment.fetched, loop) if mesh is None else None
     if in_numpy is None:
-        return Segment(nodes, compiled, plain, donated, fetched)
-    return Segment(nodes, in_numpy, plain, donated, lowered=in_numpy)
+        return replace(segment, function=compiled)
+    return replace(segment, function=in_numpy, fetched=(), lowered=in_numpy)
+
+
+def _over_members(run: Run, segment: Segment, fresh: tuple[str, ...], loop: Repeat | None) -> Segment:
+    """Compile a segment for all members of a population."""
+    del fresh, loop
+    axes = tuple({slot: member_axis(slot) for slot in slots} for slots in (segment.donated, segment.reads))
+    return replace(segment, function=jax.jit(jax.vmap(run, in_axes=axes), donate_argnums=0))
 
 
 def _reported(slot: str, value: Any) -> Any:
@@ -191,12 +220,12 @@ def _reported(slot: str, value: Any) -> Any:
 
 
 def _spread(
-    run: Callable[..., tuple[Slots, Slots]],
+    run: Run,
     donated: tuple[str, ...],
     plain: tuple[str, ...],
-    fresh: list[str],
+    fresh: tuple[str, ...],
     mesh: Mesh,
-) -> Callable[..., tuple[Slots, Slots]]:
+) -> Run:
     inputs = ({s: partition(s) for s in donated}, {s: partition(s) for s in plain})
     outputs = (inputs[0], {s: partition(s) for s in fresh})
     return jax.shard_map(run, mesh=mesh, in_specs=inputs, out_specs=outputs, axis_names={AXIS}, check_vma=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.graph.plan import Plan
 from tessera.program.exchange import shards_of
 from tessera.program.keys import clock_at, derive, root_key
+from tessera.program.nodes import member_axis
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
@@ -50,6 +51,19 @@ def initial_slots(
         seeded = seed if environment_seed is None else environment_seed
         slots |= {"env_state": open_environments(env, ids, seeded), "env_clock": clock_at(0)}
     return slots
+
+
+def population_slots(training: Training, plan: Plan, seeds: Sequence[int], horizon: int) -> dict[str, Any]:
+    """The slots of a population, one member for each seed; all operators are in its one fragment."""
+    make, learned, ids = _maker(training, plan, 0, 0)
+    roots = jnp.stack([root_key(seed) for seed in seeds])
+    ends = np.asarray(horizon, jnp.result_type(float))
+    # one after the other: a batched QR decomposition, of which orthogonal weights are made, takes minutes on a CPU
+    start = _starter(training.algorithm, None)
+    states = jax.jit(lambda roots: jax.lax.map(lambda root: start(root, ends), roots))(roots)
+    like = jax.eval_shape(make, roots[0], learned, ids, jax.tree.map(lambda x: x[0], states))
+    members = jax.vmap(make, in_axes=(0, None, None, 0), out_axes={slot: member_axis(slot) for slot in like})
+    return jax.jit(members)(roots, learned, ids, states)
 
 
 def initial_shapes(training: Training, plan: Plan, index: int, replica: int) -> dict[str, Any]:

@@ -122,13 +122,15 @@ class Slot(NamedTuple):
     """For the stacks of a loop: the axis of its iterations."""
     persistent: bool = False
     """Outlives an update: a checkpoint is all persistent slots at the end of an update."""
+    common: bool = False
+    """The same in all members of a population; others have a leading axis of members there."""
 
 
 SLOTS: dict[str, Slot] = {
     "root": Slot("copy"),
-    "count": Slot("copy"),
-    "ids": Slot("groups"),
-    "group_ids": Slot("groups"),
+    "count": Slot("copy", common=True),
+    "ids": Slot("groups", common=True),
+    "group_ids": Slot("groups", common=True),
     "env_state": Slot("groups", persistent=True),
     "env_clock": Slot("copy", persistent=True),
     "timesteps": Slot("groups", persistent=True),
@@ -166,7 +168,7 @@ SLOTS: dict[str, Slot] = {
     "uncoded": Slot("copy"),
     "gradients": Slot("copy"),
     "squares": Slot("copy"),
-    "tensors": Slot("copy"),
+    "tensors": Slot("copy", common=True),
     "residual": Slot("own", persistent=True),
     "lags": Slot("copy"),
     "base": Slot("copy"),
@@ -183,10 +185,16 @@ SLOTS: dict[str, Slot] = {
 }
 
 # indices of loops, and their stacks of the slots above
-SLOTS |= {index: Slot("copy") for index in ("w", "u", "r", "t", "d", "e", "m")}
+SLOTS |= {index: Slot("copy", common=True) for index in ("w", "u", "r", "t", "d", "e", "m")}
 SLOTS |= {f"{slot}_{loop}": Slot("copy") for slot in ("metrics", "squares", "lags") for loop in ("m", "e", "d")}
 
+
 REPORTS: tuple[str, ...] = tuple(name for name, slot in SLOTS.items() if slot.layout == "report")
+
+
+def member_axis(slot: str) -> int | None:
+    """The axis of members that a slot has in a population; None: there is none."""
+    return None if SLOTS[slot].common else 0
 
 
 def effects(nodes: tuple[Node, ...] | list[Node]) -> tuple[set[str], set[str]]:

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from tessera.errors import TesseraError
 from tessera.runs import directory
 from tessera.runs.metrics import read_metrics
+from tessera.runs.seeds import joined_rows, run_folders
+
+
+class Curve(NamedTuple):
+    """Training returns over environment steps; for several seeds their interquartile mean and its band."""
+
+    steps: list[float]
+    middle: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def _curve(folder: Path) -> Curve:
+    """The learning curve of a run, or of all seeds in a folder together."""
+    runs = run_folders(folder)
+    names = ["train_return_mean"] * 3
+    rows = read_metrics(folder)
+    if runs != [folder]:
+        rows = joined_rows([read_metrics(run) for run in runs])  # they may still be training
+        names = [f"train_return_{name}" for name in ("iqm", "iqm_low", "iqm_high")]
+    points = [(r["env_steps"], *(r[name] for name in names)) for r in rows if _is_number(r.get(names[0]))]
+    if not points:
+        raise TesseraError(f"{folder} has no finished episode to draw: train longer")
+    return Curve(*map(list, zip(*points, strict=True)))
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float) and math.isfinite(x)
 
 
 def plot(folders: list[Path], out: Path) -> None:
@@ -16,17 +46,22 @@ def plot(folders: list[Path], out: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    curves = [(folder, directory.read_config(folder), read_metrics(folder)) for folder in folders]
-    for folder, _, rows in curves:
-        if not any(r.get("train_return_mean") is not None for r in rows):
-            raise TesseraError(f"{folder} has no finished episode to draw: train longer")
+    curves = [(folder, directory.read_config(folder), _curve(folder)) for folder in folders]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for folder, config, rows in curves:
-        points = [(r["env_steps"], r["train_return_mean"]) for r in rows if r.get("train_return_mean") is not None]
-        label = f"{config['algorithm']['name']} × {config['policy']}, seed {config['seed']} ({folder.name})"
-        axes.plot(*zip(*points, strict=True), label=label)
+    for folder, config, curve in curves:
+        seeds, first = config.get("seeds"), config["seed"]
+        which = f"seed {first}" if seeds is None else f"seeds {first} to {first + seeds - 1}"
+        (line,) = axes.plot(
+            curve.steps,
+            curve.middle,
+            label=f"{config['algorithm']['name']} × {config['policy']}, {which} ({folder.name})",
+        )
+        if seeds is not None:
+            axes.fill_between(curve.steps, curve.low, curve.high, color=line.get_color(), alpha=0.2, linewidth=0)
     envs = sorted({config["env"] for _, config, _ in curves})
-    axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes", title=", ".join(envs))
+    several = any("seeds" in config for _, config, _ in curves)
+    what = "mean return of the last 100 episodes" + ("\n(interquartile mean over seeds, 95 % band)" if several else "")
+    axes.set(xlabel="environment steps", ylabel=what, title=", ".join(envs))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     try:

@@ -16,6 +16,7 @@ from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
 from tessera.runs import directory
 from tessera.runs.checkpoint import Checkpoints, unflatten
+from tessera.runs.seeds import run_folders
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ def load_run(folder: str | Path, trust: Trust = False) -> SavedRun:
     """Read a run's configuration and its newest checkpoint; `trust` says which names may be imported."""
     folder = Path(folder)
     config = directory.read_config(folder)
+    if "seeds" in config:
+        raise TesseraError(f"{folder} holds several seeds: name one of them, such as {run_folders(folder)[0]}")
     try:
         algorithm, env = rebuild(config, trust)
         template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}

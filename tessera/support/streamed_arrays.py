@@ -77,6 +77,18 @@ class HeldArray(StreamedArray):
         return np.asarray(_cut(part, piece.group - first, piece.start, size=piece.stop - piece.start))
 
 
+class MemberArray(StreamedArray):
+    """The part of one member in an array [members, groups, rows, ...] on a device."""
+
+    def __init__(self, whole: jax.Array, member: int) -> None:
+        self._whole, self._member = whole, member
+        self.shape, self.dtype = tuple(whole.shape[1:]), np.dtype(whole.dtype)
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """Rows of one group, as a copy."""
+        return np.asarray(_cut_member(self._whole, self._member, *piece[:2], size=piece.stop - piece.start))
+
+
 class JoinedArrays(StreamedArray):
     """Arrays one after the other, along the axis of groups."""
 
@@ -134,6 +146,15 @@ def filled(array: jax.Array, source: StreamedArray) -> jax.Array:
     return array
 
 
+def with_member(whole: jax.Array, member: int, part: Any) -> jax.Array:
+    """An array [members, ...] with another part of one member, in the same buffer: do not use the old array again."""
+    if not isinstance(part, StreamedArray):
+        return _put_member(whole, part, member)
+    for piece in part.pieces():
+        whole = _put_member_rows(whole, part.read(piece).view(np.dtype(whole.dtype)), member, *piece[:2])
+    return whole
+
+
 def with_piece(array: jax.Array, piece: Piece, rows: np.ndarray) -> jax.Array:
     """The array with other rows in one place, in the same buffers: the old array must not be used any more."""
     rows = rows.view(np.dtype(array.dtype))
@@ -170,3 +191,20 @@ def _cut(array: jax.Array, group: Any, start: Any, size: int) -> jax.Array:
 def _put(array: jax.Array, rows: Any, group: Any, start: Any) -> jax.Array:
     rest = (0,) * (array.ndim - 2)
     return jax.lax.dynamic_update_slice(array, jnp.asarray(rows)[None], (group, start, *rest))
+
+
+@partial(jax.jit, static_argnames="size")
+def _cut_member(whole: jax.Array, member: Any, group: Any, start: Any, size: int) -> jax.Array:
+    rest = (0,) * (whole.ndim - 3)
+    return jax.lax.dynamic_slice(whole, (member, group, start, *rest), (1, 1, size, *whole.shape[3:]))[0, 0]
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put_member(whole: jax.Array, part: Any, member: Any) -> jax.Array:
+    return whole.at[member].set(part)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put_member_rows(whole: jax.Array, rows: Any, member: Any, group: Any, start: Any) -> jax.Array:
+    rest = (0,) * (whole.ndim - 3)
+    return jax.lax.dynamic_update_slice(whole, jnp.asarray(rows)[None, None], (member, group, start, *rest))

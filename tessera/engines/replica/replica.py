@@ -22,12 +22,11 @@ from tessera.channels.value_operations import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, HostEnvironment, HostVector
-from tessera.errors import RunFailed
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
 from tessera.program.exchange import no_priorities
-from tessera.program.faults import ACTION, NAMES, Fault
+from tessera.program.faults import FaultWatch
 from tessera.program.initial import initial_slots
 from tessera.program.interfaces import Clock, Port
 from tessera.program.interpreter import drive
@@ -72,12 +71,12 @@ class Programs:
     mesh: Mesh | None
 
 
-def make_programs(training: Training, plan: Plan, fragment: int) -> Programs:
-    """Project and compile."""
+def make_programs(training: Training, plan: Plan, fragment: int, population: bool = False) -> Programs:
+    """Project and compile, for one replica or for a population."""
     mesh = make_mesh(plan.fragments[fragment].devices, plan.fragments[fragment].model)
 
     def made(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return compile_program(project(nodes, plan, fragment), mesh)
+        return compile_program(project(nodes, plan, fragment), mesh, population=population)
 
     start = training.start()
     return Programs(made(start[:1]), made(start[1:]), made(start), made(training.updates()), mesh)
@@ -131,7 +130,7 @@ class Replica:
         if isinstance(training.env, HostEnvironment) and "memory" in self.slots:
             self._first_memory = jax.tree.map(np.array, self.slots["memory"])
         self._reports: list[ReplicaReport] = []
-        self._actions_broke = False
+        self._faults = FaultWatch(training.env.name, s)
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
         self.clock: Clock = time.monotonic
@@ -249,32 +248,9 @@ class Replica:
         report = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
         fault = report.pop("report_act", None)
         if fault is not None:
-            self._stop_at(fault)
+            self._faults.check(fault, count_of(self.slots["act_clock"]))
         if report:
             self._reports.append(report)
-
-    def _stop_at(self, faults: Fault) -> None:
-        """End the run if an environment gave a number that is not finite; `faults` are [devices, updates].
-
-        Where an action came first the network is broken, and what environments make of it says nothing; the run is then
-        stopped by the numbers of learning.
-        """
-        updates, devices = np.nonzero(np.asarray(faults.step).T)
-        if not len(updates) or self._actions_broke:
-            return
-        row, device = int(updates[0]), int(devices[0])
-        fault = Fault(*(int(x[device, row]) for x in faults))
-        self._actions_broke = fault.part == ACTION
-        if not self._actions_broke:
-            s, unrolls = self.training.algorithm.schedule, faults.step.shape[1]
-            step = count_of(self.slots["act_clock"]) - (unrolls - row) * s.steps + fault.step
-            update = -(-step // s.steps) - s.warmup
-            when = f"update {update}" if update > 0 else "before the first update"
-            raise RunFailed(
-                f"environment {fault.env} of {self.training.env.name} gave {NAMES[fault.part]} that is not finite in "
-                f"its step {step:,} ({when}), so the run was stopped: look for a division by zero, a logarithm or a "
-                "state that grows without bound in the environment"
-            )
 
     def take_reports(self) -> list[ReplicaReport]:
         """Reports since this was last called."""

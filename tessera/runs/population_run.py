@@ -1,0 +1,164 @@
+"""Runs with several seeds that advance together, as one program. Each keeps a record as if it were alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tessera.algorithms.contract import State
+from tessera.engines.base import Snapshot
+from tessera.engines.population import PopulationEngine
+from tessera.errors import RunFailed
+from tessera.evaluation.evaluator import Evaluator
+from tessera.evaluation.intervals import interquartile_mean
+from tessera.runs.display import Display, Progress, Quiet
+from tessera.runs.requests import Advance, Begin, Evaluate, Request, Requests
+from tessera.runs.run_loop import Run
+from tessera.runs.signals import StopSignals
+
+Outcome = tuple[State, dict[str, Any]] | RunFailed
+"""A run's final state and summary, or why it failed."""
+
+
+class MemberDisplay(Quiet):
+    """What a member has to say is shown with its seed; how far all have come is shown for all together."""
+
+    def __init__(self, seed: int, whole: Display) -> None:
+        self._seed, self._whole = seed, whole
+        self.newest: Progress | None = None
+
+    def show(self, progress: Progress, *_: Any) -> None:
+        """Keep it."""
+        self.newest = progress
+
+    def note(self, text: str) -> None:
+        """Show it with the seed."""
+        self._whole.note(f"seed {self._seed}: {text}")
+
+
+def combined(members: Sequence[Progress]) -> Progress:
+    """How far several runs have come: steps and speed of all together, the interquartile mean of their returns."""
+    known = [p.train_return for p in members if not np.isnan(p.train_return)]
+    return Progress(
+        update=sum(p.update for p in members) // len(members),
+        updates=max(p.updates for p in members),
+        env_steps=sum(p.env_steps for p in members),
+        steps_per_second=sum(p.steps_per_second for p in members),
+        train_return=float(interquartile_mean(np.asarray(known))) if known else float("nan"),
+        seconds_left=max((p.seconds_left for p in members if not np.isnan(p.seconds_left)), default=float("nan")),
+    )
+
+
+class PopulationRun:
+    """Answers the requests of all members together, until each has come to its end."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        displays: Sequence[MemberDisplay],
+        evaluator: Evaluator,
+        display: Display,
+        on_first_update: Callable[[], None],
+    ) -> None:
+        """`on_first_update` is called once the first update has shown that the program works."""
+        first = runs[0]
+        self._on_first_update: Callable[[], None] | None = on_first_update
+        self._runs, self._displays, self._evaluator, self._display = runs, displays, evaluator, display
+        seeds = [run.config["seed"] for run in runs]
+        self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates)
+        self._episodes = first.options.eval_episodes
+        self._signals: StopSignals
+        self._work: list[Requests[tuple[State, dict[str, Any]]]] = []
+        self._waiting: dict[int, Request] = {}
+        """What each member asks for that has not come to its end."""
+        self._outcomes: dict[int, Outcome] = {}
+        self._stopped: BaseException | None = None
+
+    def go(self, found: Sequence[int | None]) -> list[Outcome]:
+        """Run each member from update `found` on: an outcome for each."""
+        try:
+            with StopSignals(lambda: None) as self._signals:
+                members = zip(self._runs, self._engine.members, found, strict=True)
+                self._work = [run.work(member, self._signals, at) for run, member, at in members]
+                for number in range(len(self._work)):
+                    self._resume(number, self._work[number].__next__)
+                while self._waiting:
+                    self._answer_next()
+                self._show()
+        finally:
+            for run in self._runs:
+                run.close()
+        if self._stopped is not None:
+            raise self._stopped
+        return [self._outcomes[number] for number in range(len(self._runs))]
+
+    def _answer_next(self) -> None:
+        """Answer all requests of one kind; members advance when none of them asks for anything else."""
+        asked = {kind: self._asked(kind) for kind in (Begin, Evaluate, Advance)}
+        kind = next(kind for kind, requests in asked.items() if requests)
+        try:
+            answers = self._answers(asked[kind])
+        except BaseException as error:
+            answers = dict.fromkeys(asked[kind], error)
+        for number, value in answers.items():
+            work = self._work[number]
+            self._resume(number, partial(work.throw if isinstance(value, BaseException) else work.send, value))
+
+    def _asked(self, kind: type[Request]) -> dict[int, Request]:
+        return {number: request for number, request in self._waiting.items() if isinstance(request, kind)}
+
+    def _answers(self, asked: dict[int, Request]) -> dict[int, Any]:
+        """The answers to requests of one kind; an exception is raised where the member asked."""
+        match next(iter(asked.values())):
+            case Begin():
+                return self._begin({k: r.snapshot for k, r in asked.items() if isinstance(r, Begin)})
+            case Evaluate():
+                return self._evaluate({k: r for k, r in asked.items() if isinstance(r, Evaluate)})
+            case Advance():
+                return self._advance({k: r.count for k, r in asked.items() if isinstance(r, Advance)})
+
+    def _resume(self, number: int, step: Callable[[], Request]) -> None:
+        """Let a member go on to its next request, or to its end."""
+        self._waiting.pop(number, None)
+        try:
+            self._waiting[number] = step()
+        except StopIteration as end:
+            self._outcomes[number] = end.value
+        except RunFailed as failure:
+            self._outcomes[number] = failure
+            self._display.note(f"seed {self._runs[number].config['seed']} failed: {failure}")
+        except (KeyboardInterrupt, SystemExit) as stopped:  # a signal: the others save first
+            self._stopped = stopped
+
+    def _begin(self, snapshots: dict[int, Snapshot | None]) -> dict[int, Any]:
+        with self._signals.at_once():
+            tallies = self._engine.begin([snapshots.get(k) for k in range(len(self._runs))])
+        return {number: tallies[number] for number in snapshots}
+
+    def _advance(self, counts: dict[int, int]) -> dict[int, Any]:
+        begun = time.monotonic()
+        outcomes = self._engine.advance(min(counts.values()))
+        seconds = time.monotonic() - begun
+        if self._on_first_update is not None:
+            self._on_first_update()
+            self._on_first_update = None
+        self._show()
+        return {k: x if isinstance(x := outcomes[k], RunFailed) else (x, seconds) for k in counts}
+
+    def _show(self) -> None:
+        """Show how far all members had come when they last said so."""
+        progress = [display.newest for display in self._displays if display.newest is not None]
+        if progress:
+            self._display.show(combined(progress))
+
+    def _evaluate(self, asked: dict[int, Evaluate]) -> dict[int, Any]:
+        """Play for all members, so that one program serves however many ask; only those get an answer."""
+        anyone = next(iter(asked.values()))
+        requests = [asked.get(number, anyone) for number in range(len(self._runs))]
+        views, seeds = [r.view for r in requests], [r.seed for r in requests]
+        evaluations = self._evaluator.evaluate_all(views, self._episodes, seeds)
+        return {number: evaluations[number] for number in asked}

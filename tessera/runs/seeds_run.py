@@ -1,0 +1,176 @@
+"""Trains several seeds: as one compiled program, as many at a time as memory holds, or each on processes of its own."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from tessera.algorithms.contract import Algorithm
+from tessera.engines.factory import map_reduce
+from tessera.envs.base import Environment
+from tessera.errors import RunFailed
+from tessera.evaluation.evaluator import Evaluator
+from tessera.graph.plan import Plan
+from tessera.runs import directory
+from tessera.runs.display import Display, Progress
+from tessera.runs.metrics import read_metrics
+from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
+from tessera.runs.run_loop import Run
+from tessera.runs.run_options import RunOptions
+from tessera.runs.seeds import seed_folder
+from tessera.runs.signals import StopSignals
+from tessera.support.machine import cores
+
+LOOK_SECONDS = 1.0
+"""How often the progress of seeds on processes of their own is read."""
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """What became of one seed."""
+
+    state: Any
+    """A `State`, as NumPy arrays; None if the seed failed."""
+    summary: dict[str, Any] | None
+    rows: list[dict[str, Any]]
+    failed: str = ""
+    """Why there is neither state nor summary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsRun:
+    """Runs that differ in their seeds only."""
+
+    algorithm: Algorithm
+    env: Environment
+    plan: Plan
+    config: dict[str, Any]
+    """That of the first seed, with the number of seeds."""
+    folder: Path | None
+    updates: int
+    target: float | None
+    options: RunOptions
+    evaluator: Evaluator
+    display: Display
+    resume: bool
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return [self.config["seed"] + k for k in range(self.config["seeds"])]
+
+    def check_folder(self) -> None:
+        """Refuse a folder that another run has."""
+        if self.folder is None:
+            return
+        if self.resume and (self.folder / "config.json").exists():
+            directory.check_usable(self.folder)
+            directory.check_same(self.folder, self.config)
+        else:
+            directory.check_fresh(self.folder)
+
+    def open_folder(self) -> None:
+        """Write what is known of all seeds before the first has ended."""
+        if self.folder is not None:
+            directory.begin(self.folder, self.config, self.plan.to_json())
+
+    def as_one_program(self, at_once: int) -> dict[int, SeedRun]:
+        """Train `at_once` seeds at a time, or fewer if that turns out to be too many for the device."""
+        done: dict[int, SeedRun] = {}
+        resume = self.resume
+        while left := [seed for seed in self.seeds if seed not in done]:
+            part = left[:at_once]
+            if len(part) < len(self.seeds):
+                self.display.note(f"seeds {part[0]} to {part[-1]}: memory does not hold all {len(self.seeds)} at once")
+            try:
+                done |= self._together(part, resume)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error) or len(part) == 1:
+                    raise
+                at_once, resume = len(part) // 2, True
+        return done
+
+    def _together(self, seeds: Sequence[int], resume: bool) -> dict[int, SeedRun]:
+        displays = [MemberDisplay(seed, self.display) for seed in seeds]
+        runs = [self._run(seed, display, len(seeds)) for seed, display in zip(seeds, displays, strict=True)]
+        found = [run.resume_point(resume) for run in runs]
+        if resume and any(found):
+            known = [update or 0 for update in found]
+            where = f"update {known[0]}" if min(known) == max(known) else f"updates {min(known)} to {max(known)}"
+            self.display.note(f"resuming {len(runs)} seeds in {self.folder} from {where}")
+        together = PopulationRun(runs, displays, self.evaluator, self.display, self.open_folder)
+        outcomes = zip(seeds, runs, together.go(found), strict=True)
+        return {
+            seed: SeedRun(None, None, run.rows, str(outcome))
+            if isinstance(outcome, RunFailed)
+            else SeedRun(*outcome, run.rows)
+            for seed, run, outcome in outcomes
+        }
+
+    def _run(self, seed: int, display: MemberDisplay, members: int) -> Run:
+        config = {k: v for k, v in self.config.items() if k != "seeds"} | {"seed": seed}
+        options = replace(self.options, members=members)
+        return Run(
+            self.algorithm, self.env, self.plan, config, seed_folder(self.folder, seed), self.updates, self.target,
+            display, options, self.evaluator,
+        )  # fmt: skip
+
+    def on_processes(self, train_seed: Callable[[int], dict[str, Any]]) -> dict[int, SeedRun]:
+        """Train each seed in a process of its own, as many at a time as there are cores for.
+
+        `train_seed` returns plain data: the fields of `SeedRun`. A seed whose process dies goes on in another one.
+        """
+        accelerated = any(placed.platform != "cpu" for placed in self.plan.fragments)
+        processes = 1 if self.plan.engine == "serial" else sum(placed.replicas for placed in self.plan.fragments)
+        workers = 1 if accelerated else max(1, cores() // processes)
+        self.open_folder()
+        with StopSignals(lambda: None) as signals, signals.at_once(), self._watched():
+            found = map_reduce(
+                train_seed, list, self.seeds, engine="local", workers=workers, note=self.display.note,
+                platform=self.plan.fragments[0].platform,
+            )  # fmt: skip
+        for seed, fields in zip(self.seeds, found, strict=True):
+            if fields["failed"]:
+                self.display.note(f"seed {seed} failed: {fields['failed']}")
+        return {seed: SeedRun(**fields) for seed, fields in zip(self.seeds, found, strict=True)}
+
+    @contextmanager
+    def _watched(self) -> Any:
+        """Show the progress of all seeds, as their folders tell it."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(LOOK_SECONDS):
+                progress = [self._progress(seed) for seed in self.seeds]
+                known = [p for p in progress if p is not None]
+                if known:
+                    waiting = [Progress(0, self.updates, 0, 0.0, math.nan, math.nan)] * (len(progress) - len(known))
+                    self.display.show(combined([*known, *waiting]))
+
+        thread = threading.Thread(target=watch, daemon=True)
+        if self.folder is not None:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if thread.is_alive():
+                thread.join()
+
+    def _progress(self, seed: int) -> Progress | None:
+        folder = seed_folder(self.folder, seed)
+        rows = [] if folder is None or not folder.exists() else read_metrics(folder)[-1:]
+        if not rows:
+            return None
+        row = rows[0]
+        left = (self.updates - row["update"]) / max(row["update"], 1) * row["seconds"]
+        returned = math.nan if row["train_return_mean"] is None else row["train_return_mean"]
+        speed = row["steps_per_second"] if left else 0.0
+        return Progress(row["update"], self.updates, row["env_steps"], speed, returned, left)
