@@ -6,16 +6,14 @@ import functools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-import jax
 import numpy as np
 
 from tessera import __version__, policies
 from tessera.algorithms.contract import Algorithm, State
-from tessera.channels.packing import from_leaves, leaves_of
 from tessera.engines.factory import map_reduce
 from tessera.engines.population import fits_one_program
 from tessera.engines.ray_backend import cluster
@@ -28,29 +26,26 @@ from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
+from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
-from tessera.program.initial import initial_state
 from tessera.program.training_program import published
 from tessera.runs import directory
+from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
 from tessera.runs.seeds import (
-    joined_lines,
-    joined_rows,
-    joined_summary,
-    read_members,
     seed_folder,
-    write_joined,
 )
 from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 
 DEFAULT_STEPS = 500_000
+MOST_SEEDS = 10_000
 
 __all__ = ["Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
@@ -208,6 +203,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
     if seeds is not None and trace is not None:
         raise TesseraError("--trace shows one run: leave --seeds out")
+    if seeds is not None and seeds > MOST_SEEDS:
+        raise TesseraError(f"--seeds {seeds}: at most {MOST_SEEDS:,} at a time")
     use_compilation_cache()
     if evaluate_every and seeds is None:  # by another process
         share_accelerators()
@@ -258,80 +255,40 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
 
 def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, Any]) -> SeedResults:
     """Train several seeds, in the form that fits them."""
-    run.check_folder()
-    begun, plan, config = time.monotonic(), run.plan, run.config
-    one_program = fits_one_program(plan, run.env)
-    form = "one program" if one_program else "processes"
-    run.display.begin(
-        f"{plan.algorithm} on {plan.env}, {plan.envs} environments, seeds {run.seeds[0]} to {run.seeds[-1]} as {form}; "
-        f"policy {plan.policy}"
-    )
-    try:
+    one_program = fits_one_program(run.plan, run.env)
+    with run.shown("one program" if one_program else "processes"):
         if one_program:
-            done = run.as_one_program(members_at_once(run.algorithm, run.env, plan, config["seeds"]))
+            done = run.as_one_program(members_at_once(run.algorithm, run.env, run.plan, len(run.seeds)))
         else:
-            done = run.on_processes(functools.partial(_train_seed, request=_request(run, policy, planned)))
-            like = {"state": jax.eval_shape(lambda key: initial_state(run.algorithm, key, 1), jax.random.key(0))}
-            done = {
-                seed: member if member.state is None else replace(member, **from_leaves(member.state, like))
-                for seed, member in done.items()
-            }
-    finally:
-        run.display.end()
-    rows = joined_rows([member.rows for member in done.values()] if run.folder is None
-                       else read_members(run.folder, run.seeds))  # fmt: skip
-    summaries = {seed: member.summary for seed, member in done.items() if member.summary is not None}
-    failed = {seed: member.failed for seed, member in done.items() if member.failed}
-    summary = joined_summary(config, summaries, failed, time.monotonic() - begun)
-    if run.folder is not None:
-        write_joined(run.folder, rows, summary)
-    for line in joined_lines(summary, run.folder):
-        run.display.note(line)
-    if failed:
-        raise RunFailed(f"{len(failed)} of {len(done)} seeds failed, first seed {min(failed)}: {failed[min(failed)]}")
+            named = policies.parse(policy) if isinstance(policy, str) else policy
+            request = {**run.request(), "policy": None if named is None else asdict(named), "planned": planned}
+            done = run.on_processes(functools.partial(_train_seed, request=request))
+    rows, summary = run.join(done)
     results = {
         seed: Result(
-            run.algorithm, run.env, plan, member.state, member.summary, member.rows, seed_folder(run.folder, seed),
-            run.evaluator,
+            run.algorithm, run.env, run.plan, member.state, member.summary, member.rows,
+            seed_folder(run.folder, seed), run.evaluator,
         )
         for seed, member in done.items()
-        if member.state is not None and member.summary is not None
     }  # fmt: skip
     return SeedResults(results, summary, rows, run.folder)
 
 
-def _request(run: SeedsRun, policy: str | Policy | None, planned: dict[str, Any]) -> dict[str, Any]:
-    """What another process needs to train one of the seeds, as plain data."""
-    if isinstance(policy, Policy):
-        raise TesseraError("--seeds on processes needs the policy by name or file, not as an object")
-    left_out = {"started": None, "members": None, "trace": None}
-    return {
-        "config": run.config,
-        "policy": policy,
-        "folder": None if run.folder is None else str(run.folder),
-        "options": {
-            "steps": run.config["steps"],
-            "target_return": run.target,
-            "quiet": True,
-            "resume": run.folder is not None,  # a seed whose process was lost goes on where it was
-            **planned,
-            **{name: value for name, value in asdict(run.options).items() if name not in left_out},
-        },
-    }
-
-
 def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
     """Train one of several seeds in this process: the fields of `SeedRun`, as plain data."""
-    names = (request["config"]["algorithm"]["class"], request["config"]["env"])
+    names = (request["config"]["algorithm"]["class"], request["config"]["env"])  # the user's own, of this call
     algorithm, env = rebuild(request["config"], trust=names)
-    folder = None if request["folder"] is None else Path(request["folder"])
-    run_dir = seed_folder(folder, seed)
+    run_dir = seed_folder(None if request["folder"] is None else Path(request["folder"]), seed)
+    data = request["policy"]
+    policy = None if data is None else from_data(data, "the policy of all seeds", data["name"])
     try:
-        result = train(algorithm, env, request["policy"], seed=seed, run_dir=run_dir, **request["options"])
+        result = train(
+            algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"]
+        )
     except RunFailed as failure:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
-    state = leaves_of({"state": result.state})
-    return {"state": state, "summary": result.summary, "rows": [], "failed": ""}
+    state = flatten({"state": result.state})
+    return {"state": state, "summary": result.summary, "rows": result.metrics, "failed": ""}
 
 
 def compare(

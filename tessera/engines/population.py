@@ -54,22 +54,22 @@ class PopulationEngine:
         """Slots on the host, until the next update."""
         self.members = [Member(self, number) for number in range(len(seeds))]
 
-    def begin(self, snapshots: Sequence[Snapshot | None]) -> list[Tally | None]:
-        """Start each member, or go on from its snapshot; what was played meanwhile by those that start."""
+    def begin(self, snapshots: Sequence[Snapshot | None]) -> list[Tally | RunFailed | None]:
+        """Start each member, or go on from its snapshot: what those that start have played, or why one cannot."""
         warmup = self.training.algorithm.schedule.warmup
         lacking = [s is not None and lacks_replay(self.training, s) for s in snapshots]
         self._run(self._programs.reset, 0)
         for number, snapshot in enumerate(snapshots):
             if snapshot is not None and lacking[number]:
                 self._put(number, snapshot)
-        tallies: list[Tally | None] = [None] * len(snapshots)
+        played: list[Tally | RunFailed | None] = [None] * len(snapshots)
         if warmup and any(s is None or lacks for s, lacks in zip(snapshots, lacking, strict=True)):
             outcomes = self._run(self._programs.fill, warmup)
-            tallies = [outcome.tally for outcome in outcomes if isinstance(outcome, Reports)]
+            played = [outcome.tally if isinstance(outcome, Reports) else outcome for outcome in outcomes]
         for number, snapshot in enumerate(snapshots):
             if snapshot is not None and not lacking[number]:
                 self._put(number, snapshot)
-        return [tally if s is None else None for s, tally in zip(snapshots, tallies, strict=True)]
+        return [mine if s is None else None for s, mine in zip(snapshots, played, strict=True)]
 
     def advance(self, count: int) -> list[Reports | RunFailed]:
         """Run `count` updates of all members: the reports of each, or why it cannot go on."""

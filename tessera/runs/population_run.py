@@ -65,12 +65,10 @@ class PopulationRun:
         on_first_update: Callable[[], None],
     ) -> None:
         """`on_first_update` is called once the first update has shown that the program works."""
-        first = runs[0]
         self._on_first_update: Callable[[], None] | None = on_first_update
         self._runs, self._displays, self._evaluator, self._display = runs, displays, evaluator, display
-        seeds = [run.config["seed"] for run in runs]
-        self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates)
-        self._episodes = first.options.eval_episodes
+        self._episodes = runs[0].options.eval_episodes
+        self._engine: PopulationEngine
         self._signals: StopSignals
         self._work: list[Requests[tuple[State, dict[str, Any]]]] = []
         self._waiting: dict[int, Request] = {}
@@ -80,7 +78,10 @@ class PopulationRun:
 
     def go(self, found: Sequence[int | None]) -> list[Outcome]:
         """Run each member from update `found` on: an outcome for each."""
+        first = self._runs[0]
+        seeds = [run.config["seed"] for run in self._runs]
         try:
+            self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates)
             with StopSignals(lambda: None) as self._signals:
                 members = zip(self._runs, self._engine.members, found, strict=True)
                 self._work = [run.work(member, self._signals, at) for run, member, at in members]
@@ -136,8 +137,8 @@ class PopulationRun:
 
     def _begin(self, snapshots: dict[int, Snapshot | None]) -> dict[int, Any]:
         with self._signals.at_once():
-            tallies = self._engine.begin([snapshots.get(k) for k in range(len(self._runs))])
-        return {number: tallies[number] for number in snapshots}
+            played = self._engine.begin([snapshots.get(k) for k in range(len(self._runs))])
+        return {number: played[number] for number in snapshots}
 
     def _advance(self, counts: dict[int, int]) -> dict[int, Any]:
         begun = time.monotonic()

@@ -19,7 +19,6 @@ from tessera.errors import TesseraError
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.runs import directory
 from tessera.runs.display import number
-from tessera.runs.metrics import read_metrics
 from tessera.support.files import write_json, write_text
 
 NAME = re.compile(r"seed-(-?[0-9]{1,20})")
@@ -145,11 +144,6 @@ def write_joined(folder: Path, rows: Sequence[Mapping[str, float]], summary: Map
     plain = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in rows]
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in plain))
     write_json(folder / "summary.json", summary)
-
-
-def read_members(folder: Path, seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """The rows of metrics of each seed."""
-    return [read_metrics(folder / f"seed-{seed}") for seed in seeds]
 
 
 def _known(x: Any) -> bool:

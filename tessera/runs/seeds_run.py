@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from tessera.envs.base import Environment
 from tessera.errors import RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
+from tessera.program.initial import initial_state
 from tessera.runs import directory
+from tessera.runs.checkpoint import unflatten
 from tessera.runs.display import Display, Progress
 from tessera.runs.metrics import read_metrics
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
-from tessera.runs.seeds import seed_folder
+from tessera.runs.seeds import joined_lines, joined_rows, joined_summary, seed_folder, write_joined
 from tessera.runs.signals import StopSignals
 from tessera.support.machine import cores
 
@@ -38,7 +41,7 @@ class SeedRun:
 
     state: Any
     """A `State`, as NumPy arrays; None if the seed failed."""
-    summary: dict[str, Any] | None
+    summary: Any
     rows: list[dict[str, Any]]
     failed: str = ""
     """Why there is neither state nor summary."""
@@ -66,8 +69,21 @@ class SeedsRun:
         """The seeds."""
         return [self.config["seed"] + k for k in range(self.config["seeds"])]
 
-    def check_folder(self) -> None:
-        """Refuse a folder that another run has."""
+    @contextmanager
+    def shown(self, form: str) -> Iterator[None]:
+        """Train within this block: a folder that another run has is refused, and progress is shown."""
+        self._check_folder()
+        plan, seeds = self.plan, self.seeds
+        self.display.begin(
+            f"{plan.algorithm} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
+            f"policy {plan.policy}"
+        )
+        try:
+            yield
+        finally:
+            self.display.end()
+
+    def _check_folder(self) -> None:
         if self.folder is None:
             return
         if self.resume and (self.folder / "config.json").exists():
@@ -76,7 +92,7 @@ class SeedsRun:
         else:
             directory.check_fresh(self.folder)
 
-    def open_folder(self) -> None:
+    def _open_folder(self) -> None:
         """Write what is known of all seeds before the first has ended."""
         if self.folder is not None:
             directory.begin(self.folder, self.config, self.plan.to_json())
@@ -105,7 +121,7 @@ class SeedsRun:
             known = [update or 0 for update in found]
             where = f"update {known[0]}" if min(known) == max(known) else f"updates {min(known)} to {max(known)}"
             self.display.note(f"resuming {len(runs)} seeds in {self.folder} from {where}")
-        together = PopulationRun(runs, displays, self.evaluator, self.display, self.open_folder)
+        together = PopulationRun(runs, displays, self.evaluator, self.display, self._open_folder)
         outcomes = zip(seeds, runs, together.go(found), strict=True)
         return {
             seed: SeedRun(None, None, run.rows, str(outcome))
@@ -122,15 +138,24 @@ class SeedsRun:
             display, options, self.evaluator,
         )  # fmt: skip
 
+    def request(self) -> dict[str, Any]:
+        """What another process needs to train one of the seeds, besides policy and plan, as plain data."""
+        options = {k: v for k, v in asdict(self.options).items() if k not in ("started", "members", "trace")}
+        options |= {"steps": self.config["steps"], "target_return": self.target}
+        resume = self.folder is not None  # a seed whose process was lost goes on where it was
+        folder = None if self.folder is None else str(self.folder)
+        return {"config": self.config, "folder": folder, "options": {**options, "resume": resume}}
+
     def on_processes(self, train_seed: Callable[[int], dict[str, Any]]) -> dict[int, SeedRun]:
         """Train each seed in a process of its own, as many at a time as there are cores for.
 
         `train_seed` returns plain data: the fields of `SeedRun`. A seed whose process dies goes on in another one.
         """
-        accelerated = any(placed.platform != "cpu" for placed in self.plan.fragments)
-        processes = 1 if self.plan.engine == "serial" else sum(placed.replicas for placed in self.plan.fragments)
-        workers = 1 if accelerated else max(1, cores() // processes)
-        self.open_folder()
+        placed = self.plan.fragments
+        apart = self.plan.engine != "ray" and all(fragment.platform == "cpu" for fragment in placed)
+        processes = 1 if self.plan.engine == "serial" else sum(fragment.replicas for fragment in placed)
+        workers = max(1, cores() // processes) if apart else 1  # else they would share a cluster or an accelerator
+        self._open_folder()
         with StopSignals(lambda: None) as signals, signals.at_once(), self._watched():
             found = map_reduce(
                 train_seed, list, self.seeds, engine="local", workers=workers, note=self.display.note,
@@ -139,16 +164,36 @@ class SeedsRun:
         for seed, fields in zip(self.seeds, found, strict=True):
             if fields["failed"]:
                 self.display.note(f"seed {seed} failed: {fields['failed']}")
-        return {seed: SeedRun(**fields) for seed, fields in zip(self.seeds, found, strict=True)}
+        like = {"state": jax.eval_shape(lambda key: initial_state(self.algorithm, key, 1), jax.random.key(0))}
+        return {
+            seed: SeedRun(**fields | ({} if fields["failed"] else unflatten(like, fields["state"], f"seed {seed}")))
+            for seed, fields in zip(self.seeds, found, strict=True)
+        }
+
+    def join(self, done: Mapping[int, SeedRun]) -> tuple[list[dict[str, float]], dict[str, Any]]:
+        """Sum up all seeds together, and write and show it: (rows of metrics, summary); raise if a seed failed."""
+        known = {seed: read_metrics(folder) for seed in done if (folder := seed_folder(self.folder, seed))}
+        rows = joined_rows(list(known.values()) or [run.rows for run in done.values()])
+        summaries = {seed: run.summary for seed, run in done.items() if run.summary is not None}
+        failed = {seed: run.failed for seed, run in done.items() if run.failed}
+        summary = joined_summary(self.config, summaries, failed, time.time() - self.options.started)
+        if self.folder is not None:
+            write_joined(self.folder, rows, summary)
+        for line in joined_lines(summary, self.folder):
+            self.display.note(line)
+        if failed:
+            first = min(failed)
+            raise RunFailed(f"{len(failed)} of {len(done)} seeds failed, first seed {first}: {failed[first]}")
+        return rows, summary
 
     @contextmanager
-    def _watched(self) -> Any:
+    def _watched(self) -> Iterator[None]:
         """Show the progress of all seeds, as their folders tell it."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(LOOK_SECONDS):
-                progress = [self._progress(seed) for seed in self.seeds]
+                progress = [progress_in(seed_folder(self.folder, seed), self.updates) for seed in self.seeds]
                 known = [p for p in progress if p is not None]
                 if known:
                     waiting = [Progress(0, self.updates, 0, 0.0, math.nan, math.nan)] * (len(progress) - len(known))
@@ -164,13 +209,15 @@ class SeedsRun:
             if thread.is_alive():
                 thread.join()
 
-    def _progress(self, seed: int) -> Progress | None:
-        folder = seed_folder(self.folder, seed)
-        rows = [] if folder is None or not folder.exists() else read_metrics(folder)[-1:]
-        if not rows:
-            return None
-        row = rows[0]
-        left = (self.updates - row["update"]) / max(row["update"], 1) * row["seconds"]
-        returned = math.nan if row["train_return_mean"] is None else row["train_return_mean"]
-        speed = row["steps_per_second"] if left else 0.0
-        return Progress(row["update"], self.updates, row["env_steps"], speed, returned, left)
+
+def progress_in(folder: Path | None, updates: int) -> Progress | None:
+    """How far a run of so many updates has come, as its folder tells; None before its first row of metrics."""
+    rows = [] if folder is None or not folder.exists() else read_metrics(folder)[-1:]
+    if not rows:
+        return None
+    row = rows[0]
+    left = (updates - row["update"]) / max(row["update"], 1) * row["seconds"]
+    mean_return = math.nan if row["train_return_mean"] is None else row["train_return_mean"]
+    return Progress(
+        row["update"], updates, row["env_steps"], row["steps_per_second"] if left else 0.0, mean_return, left
+    )

@@ -104,6 +104,7 @@ def test_any_number_of_workers_gives_identical_params_from_seeds_and_scores():
         assert 0 < reports.flows["experience"].bytes / evaluations <= 64
 
 
+@pytest.mark.slow
 def test_a_killed_worker_rejoins_and_agrees(monkeypatch):
     """It gets what the others have learned, plays its members again, and nothing differs by a bit."""
     options: dict[str, Any] = {"envs": 16, "groups": 4, "seed": 5, "steps": 30 * 32 * 32, "quiet": True}

@@ -123,6 +123,7 @@ def test_a_push_period_sends_fewer_gradients_and_plays_as_much():
     assert counts == {1: 64, 4: 16}
 
 
+@pytest.mark.slow
 def test_workers_whose_layers_are_cut_learn_around_a_server(tmp_path):
     """DistBelief: real processes, each with two devices of its own."""
     result = tessera.train(

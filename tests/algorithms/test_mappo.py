@@ -192,6 +192,7 @@ def test_only_who_acts_and_learns_can_be_shared_out_by_agents():
         Policy("odd", (Fragment("env"), Fragment("act store grad apply", 3, by="agent")))
 
 
+@pytest.mark.slow
 def test_agents_apart_go_on_from_a_snapshot_to_the_same_bits(monkeypatch):
     bound, made, plan = small_plan("environments", core="gru")
     compiled = functools.cache(lambda own, fragment: make_programs(own, plan, fragment))
@@ -240,6 +241,7 @@ def test_a_pettingzoo_team_is_trained_on_the_host():
     assert -60 < result.summary["eval_return_mean"] < -5
 
 
+@pytest.mark.slow
 def test_a_pettingzoo_team_of_wide_networks_is_trained_on_processes():
     algorithm = MAPPO(unroll=25, epochs=1, minibatches=1, separate=True)
     result = train(

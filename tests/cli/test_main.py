@@ -200,7 +200,9 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = (
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
-    flags += " --seeds 4 --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
+    flags += (
+        " --seeds 4 --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
+    )
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"

@@ -102,7 +102,11 @@ def test_averaging_on_processes_gives_what_one_thread_gives(policy):
 
 
 @pytest.mark.parametrize(
-    ("policy", "name", "lag"), [("single_learner_coarse", "a2c", 2), ("distributed_replay:stores=2", "dqn", 0)]
+    ("policy", "name", "lag"),
+    [
+        ("single_learner_coarse", "a2c", 2),
+        pytest.param("distributed_replay:stores=2", "dqn", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_on_processes_goes_on_from_a_snapshot_to_the_same_bits(policy, name, lag):
     bound, made, plan = prepare_plan(ALGORITHMS[name], "gymnax:CartPole-v1", policy, envs=16, groups=8, lag=lag)

@@ -34,7 +34,7 @@ from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed
 from tessera.planning.prepare import prepare_plan
 
-FAST = [("multi_learner", "ppo"), ("central:shards=2", "ppo"), ("distributed_replay", "dqn")]
+FAST = [("multi_learner", "ppo"), ("distributed_replay", "dqn")]
 
 
 pytestmark = pytest.mark.usefixtures("nodes")
@@ -95,6 +95,7 @@ def test_actors_of_one_node_share_memory_and_give_the_params_of_fused(policy, na
         engine.close()
 
 
+@pytest.mark.slow
 def test_replicas_are_spread_over_nodes_and_have_names():
     import ray
 
@@ -134,6 +135,7 @@ def test_the_dashboard_is_on_loopback_wherever_the_nodes_listen(monkeypatch, tmp
     assert not [word for word in commands[1] if "dashboard" in word]  # only the head has one
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_snapshot_of_another_engine_to_the_same_bits():
     from tessera.engines.local import LocalEngine
 
@@ -201,6 +203,7 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
+@pytest.mark.slow
 def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
     notes: list[str] = []
     engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)
@@ -223,6 +226,7 @@ def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_cou
         engine.close()
 
 
+@pytest.mark.slow
 def test_without_room_for_a_replica_an_asynchronous_run_goes_on(monkeypatch):
     notes: list[str] = []
     engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=2,mode=async", note=notes.append)
@@ -253,6 +257,7 @@ def test_if_all_wait_for_a_replica_without_room_the_run_goes_back(monkeypatch):
         engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_run_that_begins_again_has_as_many_replicas_as_there_is_room_for_and_learns_the_same(monkeypatch):
     notes: list[str] = []
@@ -423,6 +428,7 @@ def test_a_node_whose_memory_a_replica_cannot_open_uses_packets(monkeypatch):
     assert successor.calls == {"attach_memory": ((1, 2, 3),)}
 
 
+@pytest.mark.slow
 def test_what_a_replica_prints_is_in_the_run_directory(tmp_path):
     from talking_envs import Talking
 

@@ -188,6 +188,7 @@ def test_a_learner_that_dies_at_the_very_end_costs_no_result(owner, method, monk
     assert [row["update"] for row in read_metrics(tmp_path / "run")][-1] == 40
 
 
+@pytest.mark.slow
 def test_a_signal_while_nodes_are_reclaimed_keeps_the_last_checkpoint(said, monkeypatch, tmp_path):
     advance, signalled = LocalEngine.advance, []
     killed = killing(monkeypatch, Run, "_stop_on_signal", LEARNER)
@@ -301,6 +302,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_on_a_small_disk_the_last_good_checkpoint_resumes_to_the_same_bits(
     small_disk, monkeypatch, tmp_path, caplog, capfd
 ):

@@ -139,6 +139,7 @@ def saves(run: Path) -> list[int]:
     return [int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()]
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_no_actor_and_the_run_resumes_where_it_was(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "tessera", "train", "a2c", "gymnax:CartPole-v1", "--engine", "ray", "--envs", "16"]

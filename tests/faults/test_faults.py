@@ -95,7 +95,14 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "title"), [pair for pair in KILLED[1:] if pair[1] != "act"])
+@pytest.mark.parametrize(
+    ("policy", "title"),
+    [
+        pytest.param(*pair, marks=pytest.mark.slow if "async" in pair[0] else ())
+        for pair in KILLED[1:]
+        if pair[1] != "act"
+    ],
+)
 def test_a_replica_that_is_killed_is_noticed_and_replaced(policy, title, monkeypatch):
     train_with_kills(monkeypatch, policy, title, steps=60_000)
 

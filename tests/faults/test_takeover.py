@@ -50,7 +50,10 @@ def kill(engine: LocalEngine, title: str) -> None:
     os.kill(engine.processes()[title], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2,mode=async", "central:mode=async,workers=2"])
+@pytest.mark.parametrize(
+    "policy",
+    ["single_learner_coarse:actors=2,mode=async", pytest.param("central:mode=async,workers=2", marks=pytest.mark.slow)],
+)
 def test_a_snapshot_is_whole_though_a_replica_dies_as_it_is_asked(policy):
     engine = opened(policy)
     try:

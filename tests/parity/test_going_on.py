@@ -16,11 +16,11 @@ from tessera.runs.checkpoint import flatten, unflatten
 
 CUTS = [
     ("single_learner_coarse:actors=3", "ppo", 0, 0),
-    ("single_learner_coarse:actors=2", "a2c", 0, 2),
-    ("multi_learner:learners=3", "ppo", 0, 0),
+    pytest.param("single_learner_coarse:actors=2", "a2c", 0, 2, marks=pytest.mark.slow),
+    pytest.param("multi_learner:learners=3", "ppo", 0, 0, marks=pytest.mark.slow),
     ("multi_learner:learners=2", "a2c", 0, 0),
     ("central:workers=3,shards=3", "ppo", 0, 0),
-    ("central:workers=2,shards=2", "ppo", 1, 1),
+    pytest.param("central:workers=2,shards=2", "ppo", 1, 1, marks=pytest.mark.slow),
     ("distributed_replay:stores=2", "dqn", 1, 0),
     ("gorila:learners=2,mode=sync", "dqn", 2, 0),
     ("mirrored", "dqn", 0, 0),

@@ -44,7 +44,10 @@ class InRounds(DQN):
         return replace(super().schedule, rounds=2)
 
 
-@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2", "distributed_replay:actors=2,stores=2"])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param("single_learner_coarse:actors=2", marks=pytest.mark.slow), "distributed_replay:actors=2,stores=2"],
+)
 def test_rounds_are_any_algorithms(policy):
     dqn = ALGORITHMS["dqn"]
     twice = InRounds(**{f.name: getattr(dqn, f.name) for f in fields(dqn) if f.init})

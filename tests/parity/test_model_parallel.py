@@ -69,7 +69,9 @@ def test_any_mesh_gives_the_params_of_one_device(task, data, model, alone):
     assert held <= whole / model * 1.15  # biases and heads that are not wide lie on every device
 
 
-@pytest.mark.parametrize("policy", ["central:workers=2,model=2", "single_learner_coarse:actors=2"])
+@pytest.mark.parametrize(
+    "policy", ["central:workers=2,model=2", pytest.param("single_learner_coarse:actors=2", marks=pytest.mark.slow)]
+)
 def test_learners_apart_from_others_cut_their_layers_too(policy, alone):
     if "mlp" not in alone:
         _, *alone["mlp"] = run("mlp", policies.get("fused", devices=1))

@@ -45,7 +45,7 @@ def seen_ready(monkeypatch) -> Counter[int]:
 
 
 @pytest.mark.parametrize("form", ["auto", "jit"])
-@pytest.mark.parametrize("name", ["a2c", "dqn", "ppo_lstm", "impala_gru"])
+@pytest.mark.parametrize("name", ["a2c", "dqn", "ppo_lstm", pytest.param("impala_gru", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "policy", ["single_learner_fine:actors=3,wait=0", "split_inference:workers=3,inference=2,learners=2,wait=0"]
 )

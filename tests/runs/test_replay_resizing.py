@@ -127,6 +127,7 @@ def test_other_fields_may_not_change(tmp_path):
               run_dir=tmp_path / "run", resume=True, quiet=True)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_with_priorities_under_way_is_resumed(tmp_path):
     algorithm = tessera.DQN(unroll=8, draws=2, batch=32, capacity=2_000, warmup=8, widths=(8,), prioritised=True)
     options = {"seed": 1, "envs": 16, "run_dir": tmp_path, "eval_episodes": 2, "quiet": True}

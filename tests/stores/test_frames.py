@@ -350,7 +350,7 @@ class FrameDQN(DQN):
         return FrameReplay(plain.capacity, plain.batch, prioritised=plain.prioritised, alpha=plain.alpha, margin=1.0)
 
 
-@pytest.mark.parametrize(("prioritised", "n_step"), [(False, 1), (True, 3)])
+@pytest.mark.parametrize(("prioritised", "n_step"), [pytest.param(False, 1, marks=pytest.mark.slow), (True, 3)])
 def test_dqn_learns_the_very_same_params_from_a_replay_of_frames(prioritised, n_step):
     options = {"widths": (16,), "capacity": 256, "batch": 16, "warmup": 4, "torso": "mlp", "n_step": n_step}
     results = [
