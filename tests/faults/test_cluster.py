@@ -54,6 +54,8 @@ class Chaos:
                 if victim:
                     self.killed.append(victim)
                     due[0] += every
+                    if len(self.killed) == times:  # Ray takes seconds to see a lost node, and a short run would be over
+                        wait_for_restart(engine)
             begun = time.monotonic()
             try:
                 return advance(engine, min(count, 40), ahead)
@@ -61,6 +63,13 @@ class Chaos:
                 self.longest = max(self.longest, time.monotonic() - begun)
 
         monkeypatch.setattr(ProcessEngine, "advance", advancing)
+
+
+def wait_for_restart(engine: ProcessEngine) -> None:
+    """Wait until a death was handled; the driver itself has to see those after which a run goes back."""
+    before, end = engine.restarts, time.monotonic() + 20
+    while engine.restarts == before and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def kill_any(engine: ProcessEngine) -> str:
