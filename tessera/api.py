@@ -37,15 +37,14 @@ from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
-from tessera.runs.seeds import (
-    seed_folder,
-)
+from tessera.runs.seeds import seed_folder
 from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 
 DEFAULT_STEPS = 500_000
 MOST_SEEDS = 10_000
+"""Seeds of one call: more of them are a mistake."""
 
 __all__ = ["Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 

@@ -48,7 +48,8 @@ class PopulationEngine:
         self.plan = plan
         self.training = make_training(plan, algorithm, env)
         self._programs = make_programs(self.training, plan, 0, population=True)
-        self._slots = population_slots(self.training, plan, seeds, horizon(plan, algorithm, updates))
+        self.slots = population_slots(self.training, plan, seeds, horizon(plan, algorithm, updates))
+        """All slots, with an axis of members."""
         self._faults = [FaultWatch(env.name, algorithm.schedule) for _ in seeds]
         self._fetched: dict[str, Any] = {}
         """Slots on the host, until the next update."""
@@ -77,7 +78,7 @@ class PopulationEngine:
 
     def value(self, slot: str, member: int) -> Any:
         """What a member has in a slot; large arrays are read piece by piece."""
-        leaves, structure = jax.tree.flatten(self._slots[slot])
+        leaves, structure = jax.tree.flatten(self.slots[slot])
         if slot not in self._fetched:
             self._fetched[slot] = jax.device_get([x for x in leaves if not _stays(x)])
         fetched = iter(self._fetched[slot])
@@ -85,17 +86,12 @@ class PopulationEngine:
                  for x in leaves]  # fmt: skip
         return jax.tree.unflatten(structure, parts)
 
-    @property
-    def slots(self) -> dict[str, Any]:
-        """All slots, with an axis of members."""
-        return self._slots
-
     def _run(self, program: tuple[Node, ...], count: int) -> list[Reports | RunFailed]:
         """Run a program, of `count` updates: an outcome for each member."""
         self._fetched = {}
-        self._slots["count"] = np.int32(count)
-        run_to_end(program, self._slots)
-        reported = jax.device_get({slot: self._slots.pop(slot) for slot in REPORTS if slot in self._slots})
+        self.slots["count"] = np.int32(count)
+        run_to_end(program, self.slots)
+        reported = jax.device_get({slot: self.slots.pop(slot) for slot in REPORTS if slot in self.slots})
         return [self._outcome(number, reported, count) for number in range(len(self._faults))]
 
     def _outcome(self, number: int, reported: dict[str, Any], count: int) -> Reports | RunFailed:
@@ -113,8 +109,8 @@ class PopulationEngine:
         self._fetched = {}
         for slot, value in part_of(self.plan, [], self.training, 0, 0, snapshot).items():
             if slot in SLOTS:
-                self._slots[slot] = jax.tree.map(
-                    lambda whole, part: with_member(whole, number, part), self._slots[slot], value
+                self.slots[slot] = jax.tree.map(
+                    lambda whole, part: with_member(whole, number, part), self.slots[slot], value
                 )
 
 

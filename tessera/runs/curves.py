@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
 from tessera.errors import TesseraError
 from tessera.runs import directory
 from tessera.runs.metrics import read_metrics
-from tessera.runs.seeds import joined_rows, run_folders
+from tessera.runs.seeds import is_number, joined_rows, run_folders
 
 
 class Curve(NamedTuple):
@@ -24,19 +23,15 @@ class Curve(NamedTuple):
 def _curve(folder: Path) -> Curve:
     """The learning curve of a run, or of all seeds in a folder together."""
     runs = run_folders(folder)
-    names = ["train_return_mean"] * 3
-    rows = read_metrics(folder)
-    if runs != [folder]:
-        rows = joined_rows([read_metrics(run) for run in runs])  # they may still be training
+    if runs == [folder]:
+        rows, names = read_metrics(folder), ["train_return_mean"] * 3
+    else:
+        rows = joined_rows([read_metrics(run) for run in runs])  # not as written: they may still be training
         names = [f"train_return_{name}" for name in ("iqm", "iqm_low", "iqm_high")]
-    points = [(r["env_steps"], *(r[name] for name in names)) for r in rows if _is_number(r.get(names[0]))]
+    points = [(r["env_steps"], *(r[name] for name in names)) for r in rows if is_number(r.get(names[0]))]
     if not points:
         raise TesseraError(f"{folder} has no finished episode to draw: train longer")
     return Curve(*map(list, zip(*points, strict=True)))
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, int | float) and math.isfinite(x)
 
 
 def plot(folders: list[Path], out: Path) -> None:

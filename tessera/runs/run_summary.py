@@ -38,18 +38,18 @@ def make_summary(
         "updates": meter.updates,
         "episodes": meter.episodes,
         "wall_seconds": round(wall_seconds, 3),
-        "startup_seconds": _rounded(startup_seconds),
-        "steps_per_second": _rounded(steps_per_second),
-        "train_return_mean": _rounded(meter.mean_return),
-        "eval_return_mean": _rounded(evaluation.return_mean),
-        "eval_return_std": _rounded(evaluation.return_std),
+        "startup_seconds": rounded(startup_seconds),
+        "steps_per_second": rounded(steps_per_second),
+        "train_return_mean": rounded(meter.mean_return),
+        "eval_return_mean": rounded(evaluation.return_mean),
+        "eval_return_std": rounded(evaluation.return_std),
         "eval_episodes": len(evaluation.returns),
         "target_return": target,
         "solved": None if target is None else bool(evaluation.return_mean >= target),
         "stopped_early": stopped_early,
-        "seconds_to_target": _rounded(seconds_to_target),
-        "lag_mean": _rounded(meter.lag_mean),
-        "lag_max": _rounded(meter.lag_max),
+        "seconds_to_target": rounded(seconds_to_target),
+        "lag_mean": rounded(meter.lag_mean),
+        "lag_max": rounded(meter.lag_max),
         "restarts": restarts,
     }
 
@@ -76,5 +76,6 @@ def known_target(env: str) -> float | None:
     return None if found is None else found.reward_threshold
 
 
-def _rounded(x: float) -> float | None:
+def rounded(x: float) -> float | None:
+    """A number as a summary has it; None if it is not finite."""
     return round(float(x), 4) if math.isfinite(x) else None

@@ -19,6 +19,7 @@ from tessera.errors import TesseraError
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.runs import directory
 from tessera.runs.display import number
+from tessera.runs.run_summary import rounded
 from tessera.support.files import write_json, write_text
 
 NAME = re.compile(r"seed-(-?[0-9]{1,20})")
@@ -75,7 +76,7 @@ def joined_rows(members: Sequence[Rows]) -> list[dict[str, float]]:
 
 
 def _joined(rows: Rows) -> dict[str, float]:
-    returns = np.asarray([row["train_return_mean"] for row in rows if _known(row.get("train_return_mean"))])
+    returns = np.asarray([row["train_return_mean"] for row in rows if is_number(row.get("train_return_mean"))])
     figures = dict.fromkeys(("mean", "iqm", "iqm_low", "iqm_high", "min", "max"), math.nan)
     if len(returns):
         low, high = bootstrap_interval(returns, interquartile_mean, resamples=RESAMPLES)
@@ -95,7 +96,7 @@ def joined_summary(config: Mapping[str, Any], members: Mapping[int, Mapping[str,
     """The summary of all seeds together, from the summary of each; `failed` says why others have none."""
     first = next(iter(members.values()), {})
     returns = {seed: summary["eval_return_mean"] for seed, summary in members.items()}
-    known = np.asarray([x for x in returns.values() if _known(x)])
+    known = np.asarray([x for x in returns.values() if is_number(x)])
     low, high = bootstrap_interval(known, interquartile_mean)
     solved = [summary["solved"] for summary in members.values()]
     found: dict[str, Any] = {
@@ -117,9 +118,9 @@ def joined_summary(config: Mapping[str, Any], members: Mapping[int, Mapping[str,
     if len(known):
         values = (known.mean(), interquartile_mean(known), np.median(known), known.min(), known.max())
         figures = dict(zip(figures, map(float, values), strict=True))
-        found["worst_seed"] = min(returns, key=lambda seed: returns[seed] if _known(returns[seed]) else math.inf)
+        found["worst_seed"] = min(returns, key=lambda seed: returns[seed] if is_number(returns[seed]) else math.inf)
     figures |= {"iqm_low": low, "iqm_high": high}
-    return found | {f"eval_return_{name}": _rounded(value) for name, value in figures.items()}
+    return found | {f"eval_return_{name}": rounded(value) for name, value in figures.items()}
 
 
 def joined_lines(summary: Mapping[str, Any], folder: Path | None) -> list[str]:
@@ -146,9 +147,6 @@ def write_joined(folder: Path, rows: Sequence[Mapping[str, float]], summary: Map
     write_json(folder / "summary.json", summary)
 
 
-def _known(x: Any) -> bool:
+def is_number(x: Any) -> bool:
+    """Whether a value of a row or a summary is there, and finite."""
     return isinstance(x, int | float) and math.isfinite(x)
-
-
-def _rounded(x: float) -> float | None:
-    return round(float(x), 4) if math.isfinite(x) else None
