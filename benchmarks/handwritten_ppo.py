@@ -33,17 +33,21 @@ ADVANTAGE_EPSILON = 1e-8
 
 
 class Tower(nn.Module):
-    """A 64 × 64 tanh network with orthogonal weights and a linear head of `outputs` units."""
+    """A 64 × 64 network with orthogonal weights and a linear head of `outputs` units."""
 
     outputs: int
     head_scale: float
     dtype: DTypeLike = jnp.float32
+    activation: Callable[[jax.Array], jax.Array] = jnp.tanh
+    axes: int = 1
+    """Axes of one observation, which are flattened."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps [..., features] to float32 [..., outputs]."""
+        """Maps [..., *observation] to float32 [..., outputs]."""
+        x = x.reshape(*x.shape[: x.ndim - self.axes], -1)
         for _ in range(2):
-            x = jnp.tanh(nn.Dense(64, kernel_init=nn.initializers.orthogonal(2**0.5), dtype=self.dtype)(x))
+            x = self.activation(nn.Dense(64, kernel_init=nn.initializers.orthogonal(2**0.5), dtype=self.dtype)(x))
         head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.head_scale), dtype=self.dtype)
         return head(x).astype(jnp.float32)
 
@@ -151,6 +155,7 @@ def make(
     learning_rate: float = 2.5e-4,
     total_updates: int = 1000,
     dtype: DTypeLike = jnp.float32,
+    activation: Callable[[jax.Array], jax.Array] = jnp.tanh,
 ) -> tuple[Init, Run]:
     """Builds PPO for `envs` copies of a gymnax environment with discrete actions.
 
@@ -162,8 +167,9 @@ def make(
     if rows % minibatches:
         raise ValueError(f"{envs} envs × {unroll} steps do not split into {minibatches} minibatches")
     env, env_params = gymnax.make(env_name)
-    actor = Tower(env.num_actions, 0.01, dtype)
-    critic = Tower(1, 1.0, dtype)
+    axes = len(env.observation_space(env_params).shape)
+    actor = Tower(env.num_actions, 0.01, dtype, activation, axes)
+    critic = Tower(1, 1.0, dtype, activation, axes)
     # Truncations of one environment lie at least an episode apart: a short unroll meets at most one of each.
     one_truncation = unroll <= env_params.max_steps_in_episode
     schedule = optax.linear_schedule(learning_rate, 0.0, total_updates * epochs * minibatches)

@@ -1,10 +1,11 @@
 """PPO with random settings, each run with its own, all in one program: which of them matter?
 
     python benchmarks/random_settings.py --runs 128 --steps 1e7                 # MinAtar Breakout; 100 s on an H200
+    python benchmarks/random_settings.py --torso small --vary learning_rate entropy_coefficient
 
-Step size, weight of the entropy bonus, clipping range, largest gradient norm and weight of the value loss are drawn
-from wide ranges, evenly on a logarithmic scale. Shown are the medians of the best and of the worst quarter of runs;
-`--output` keeps every run's settings and return.
+Step size, weight of the entropy bonus, clipping range, largest gradient norm and weight of the value loss, or those of
+them that `--vary` names, are drawn from wide ranges, evenly on a logarithmic scale. Shown are the medians of the best
+and of the worst quarter of runs; `--output` keeps every run's settings and return.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import tessera
 from tessera.algorithms.ppo import ppo_loss
 
 RANGES = {
-    "learning_rate": (1.5e-3, 2e-2),
+    "learning_rate": (5e-4, 2e-2),
     "entropy_coefficient": (0.003, 0.04),
     "clip": (0.1, 0.4),
     "max_gradient_norm": (0.2, 5.0),
@@ -37,11 +38,15 @@ def network_only(view: tessera.View) -> tessera.View:
 class RandomPPO(tessera.PPO):
     """PPO that draws its settings with its first params, and keeps them beside the network's."""
 
+    vary: tuple[str, ...] = tuple(RANGES)
+    """Settings to draw; the others are the algorithm's own."""
+
     def init(self, key: jax.Array) -> Any:
         """Make the network's params, and draw the settings."""
         share = jax.random.uniform(jax.random.fold_in(key, 1), (len(RANGES),))
         bounds = zip(RANGES.items(), share, strict=True)
-        settings = {name: jnp.exp(jnp.log(low) + u * jnp.log(high / low)) for (name, (low, high)), u in bounds}
+        drawn = {name: jnp.exp(jnp.log(low) + u * jnp.log(high / low)) for (name, (low, high)), u in bounds}
+        settings = {name: x if name in self.vary else jnp.asarray(getattr(self, name)) for name, x in drawn.items()}
         return {"network": super().init(key), "settings": settings}
 
     def act(self, view: tessera.View, *more: Any) -> Any:
@@ -89,9 +94,10 @@ def main() -> None:
     parser.add_argument("--steps", type=float, default=1e7)
     parser.add_argument("--minibatches", type=int, default=8)
     parser.add_argument("--torso", default="mlp")
+    parser.add_argument("--vary", nargs="+", choices=tuple(RANGES), default=tuple(RANGES), help="settings to draw")
     parser.add_argument("--output", type=Path, help="JSON: settings and return of every run")
     options = parser.parse_args()
-    algorithm = RandomPPO(torso=options.torso, activation="relu", minibatches=options.minibatches)
+    algorithm = RandomPPO(torso=options.torso, activation="relu", minibatches=options.minibatches, vary=tuple(options.vary))
     result = tessera.train(
         algorithm, options.env, seeds=options.runs, seed=options.first_seed, steps=int(options.steps),
         eval_episodes=4, quiet=True,
