@@ -171,7 +171,7 @@ def make(
         next_value = chosen(action_values(target_params, rows.next_observation), best)
         target = lax.stop_gradient(rows.reward + gamma * (1.0 - rows.terminated) * next_value)
         value = chosen(action_values(params, rows.observation), rows.action)
-        errors = optax.huber_loss(value, target, huber) if huber else 0.5 * jnp.square(value - target)
+        errors = optax.huber_loss(value, target, delta=huber) if huber else 0.5 * jnp.square(value - target)
         return errors.mean()
 
     def learn(learner: Learner, rows: Rows) -> Learner:

@@ -97,7 +97,9 @@ def main() -> None:
     parser.add_argument("--vary", nargs="+", choices=tuple(RANGES), default=tuple(RANGES), help="settings to draw")
     parser.add_argument("--output", type=Path, help="JSON: settings and return of every run")
     options = parser.parse_args()
-    algorithm = RandomPPO(torso=options.torso, activation="relu", minibatches=options.minibatches, vary=tuple(options.vary))
+    algorithm = RandomPPO(
+        torso=options.torso, activation="relu", minibatches=options.minibatches, vary=tuple(options.vary)
+    )
     result = tessera.train(
         algorithm, options.env, seeds=options.runs, seed=options.first_seed, steps=int(options.steps),
         eval_episodes=4, quiet=True,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from tessera.errors import TesseraError
     from tessera.graph.policy import Cut, Fragment, Policy
+    from tessera.presets import Preset, preset
     from tessera.stores.base import Experience, Sample
     from tessera.stores.queue import Queue
     from tessera.stores.replay import Replay
@@ -55,6 +56,7 @@ __all__ = [
     "HostVector",
     "MultiDiscrete",
     "Policy",
+    "Preset",
     "QLearning",
     "Queue",
     "Replay",
@@ -73,6 +75,7 @@ __all__ = [
     "evaluate_run",
     "evaluate_runs",
     "map_reduce",
+    "preset",
     "train",
 ]
 
@@ -92,6 +95,7 @@ _MODULES = {
     ),
     "tessera.errors": ("TesseraError",),
     "tessera.graph.policy": ("Cut", "Fragment", "Policy"),
+    "tessera.presets": ("Preset", "preset"),
     "tessera.stores.base": ("Experience", "Sample"),
     "tessera.stores.queue": ("Queue",),
     "tessera.stores.replay": ("Replay",),

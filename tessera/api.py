@@ -29,6 +29,7 @@ from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
+from tessera.presets import Preset, find_preset
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import flatten
@@ -130,6 +131,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     resume: bool = False,
     target_return: float | None = None,
     precision: str = "f32",
+    preset: Preset | None = None,
     eval_episodes: int = 100,
     checkpoint_every: float = 10.0,
     keep: int = 3,
@@ -154,7 +156,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         policy: the name of a distribution policy ("central", "central:workers=4,mode=async"), a file, a `Policy`, or
             None to have one chosen.
         steps: environment steps to train for, over all environments; None: those of the run that is resumed, else
-            500,000.
+            those of the preset, or 500,000.
         seed: seed of all randomness.
         seeds: train so many seeds, from `seed` on: compiled environments as one program, others on processes. Each seed
             gets a run folder in `run_dir`, and the result has all of them; None: one seed.
@@ -165,6 +167,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         resume: continue from the newest checkpoint in `run_dir`, if there is one.
         target_return: stop once greedy episodes reach this mean return.
         precision: f32, bf16, or f64 (needs jax_enable_x64).
+        preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
+            environments and its lag are the defaults of these.
         eval_episodes: greedy episodes at the end.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
@@ -187,7 +191,10 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     cluster.check_address(address, engine)
     if resume and run_dir is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
-    steps = _steps(steps, None if run_dir is None or not resume else Path(run_dir))
+    if preset is not None:
+        envs, lag = preset.envs if envs is None else envs, preset.lag if lag is None else lag
+    usual = DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
+    steps = _steps(steps, None if run_dir is None or not resume else Path(run_dir), usual)
     _check_numbers(
         steps,
         {"--eval-episodes": eval_episodes, "--keep": keep, "--seeds": 1 if seeds is None else seeds},
@@ -240,6 +247,9 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         trust_network=trust_network,
     )
     display, evaluator = make_display(quiet), Evaluator(bound, environment)
+    if preset is not None:
+        config["preset"] = preset.name
+        display.note(f"preset {preset}")
     if seeds is not None:
         config["seeds"] = seeds
         together = SeedsRun(
@@ -278,12 +288,13 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
     names = (request["config"]["algorithm"]["class"], request["config"]["env"])  # the user's own, of this call
     algorithm, env = rebuild(request["config"], trust=names)
     run_dir = seed_folder(None if request["folder"] is None else Path(request["folder"]), seed)
-    data = request["policy"]
+    data, named = request["policy"], request["config"].get("preset")
     policy = None if data is None else from_data(data, "the policy of all seeds", data["name"])
     try:
         result = train(
-            algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"]
-        )
+            algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"],
+            preset=None if named is None else find_preset(algorithm.name, env.name, named),
+        )  # fmt: skip
     except RunFailed as failure:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
     state = flatten({"state": result.state})
@@ -383,7 +394,7 @@ def evaluate_runs(
     return evaluations
 
 
-def _steps(given: int | None, resumed: Path | None) -> int:
+def _steps(given: int | None, resumed: Path | None, usual: int) -> int:
     """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
     if given is not None:
         return given
@@ -391,7 +402,7 @@ def _steps(given: int | None, resumed: Path | None) -> int:
         saved = directory.read_config(resumed).get("steps")
         if isinstance(saved, int) and not isinstance(saved, bool):
             return saved
-    return DEFAULT_STEPS
+    return usual
 
 
 def _check_numbers(steps: int, positive: dict[str, int], not_negative: dict[str, float]) -> None:

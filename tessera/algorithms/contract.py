@@ -7,7 +7,6 @@ knows where it runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -120,8 +119,6 @@ class Algorithm:
     """One line for `tessera algorithms`."""
     teams: ClassVar[bool] = False
     """Whether it is for environments with several agents; others are for environments with one."""
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Settings of papers by name, for `--preset`: values of fields, and `envs` for the number of environments."""
     default_envs: ClassVar[int] = 64
     """Environments where the user gives no number; host environments take at most 16."""
     together: ClassVar[int] = 1

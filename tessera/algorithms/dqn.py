@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -32,15 +31,6 @@ class DQN(EpsilonGreedyAlgorithm, ReplayAlgorithm):
 
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # Mnih et al. (2015): one environment, 50 M steps of 4 frames each
-        "atari": {
-            "unroll": 4, "draws": 1, "batch": 32, "capacity": 1_000_000, "warmup": 12_500, "learning_rate": 2.5e-4,
-            "anneal": False, "optimiser": "rmsprop", "target_period": 10_000, "epsilon_end": 0.1,
-            "epsilon_fraction": 0.02, "double": False, "huber": 1.0, "max_gradient_norm": 0.0, "torso": "nature",
-            "widths": (512,), "envs": 1,
-        },
-    }  # fmt: skip
 
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""

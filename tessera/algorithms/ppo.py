@@ -35,23 +35,24 @@ class PPO(ActorCriticAlgorithm):
     unroll: int | None = None
     """Steps that each environment plays between updates; default 32, and 128 for images or continuous actions."""
     learning_rate: float | None = None
-    """Step size at the beginning; default 2e-3, 3e-4 for continuous actions, 2.5e-4 for pixels."""
+    """Step size at the beginning; default 2e-3, 5e-3 for boards, 3e-4 for continuous actions, 2.5e-4 for pixels."""
     epochs: int | None = option(None, low=1)
     """Passes over each unroll; default 4, and 10 for continuous actions."""
     minibatches: int | None = option(None, low=1)
-    """Gradients per pass; default 4, and 32 for continuous actions."""
+    """Gradients per pass; default 4, 8 for boards, 32 for continuous actions."""
     clip: float = option(0.2, low=0)
     """How far the probability of an action may move before its gradient stops."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
-        """The usual settings for each kind of task: classic control, images, continuous control."""
+        """The usual settings for each kind of task: classic control, boards, pixels, continuous control."""
         continuous, images = isinstance(spec.actions, Box), len(spec.observation_shape) == 3
         pixels = spec.observation_dtype == "uint8"
+        boards = images and not pixels
         return {
             "unroll": 128 if continuous or images else 32,
-            "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 2e-3,
+            "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 5e-3 if boards else 2e-3,
             "epochs": 10 if continuous else 4,
-            "minibatches": 32 if continuous else 4,
+            "minibatches": 32 if continuous else 8 if boards else 4,
             # a core's outputs are bounded, and values near 100 would crowd the policy out of the clipped gradient
             "normalise_rewards": continuous or self.recurrent,
         }

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.cli.options import parse_arguments, plan_arguments
+from tessera.cli.options import parse_arguments, plan_arguments, preset_of
 from tessera.cli.train import TrainOptions, new_folder
 from tessera.errors import RunFailed, TesseraError
 
@@ -48,7 +48,15 @@ def compare_command(arguments: list[str]) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    summaries = compare(algorithm, world.env, names, note=note, **plan_arguments(world), **train_options)
+    summaries = compare(
+        algorithm,
+        world.env,
+        names,
+        note=note,
+        preset=preset_of(world, algorithm),
+        **plan_arguments(world),
+        **train_options,
+    )
     print(table(summaries))
     note(f"results in {folder}")
     failed = [name for name, summary in summaries.items() if "failed" in summary]

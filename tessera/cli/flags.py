@@ -41,23 +41,13 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
     return options_class
 
 
-def flag_value(arguments: list[str], flag: str) -> str | None:
-    """The value of one flag, for flags that decide the defaults of others."""
-    for k, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == flag:
-            return value if equals else arguments[k + 1] if k + 1 < len(arguments) else None
-    return None
-
-
-def preset_settings(cls: type, name: str | None) -> dict[str, Any]:
-    """The settings of one of an algorithm's presets."""
-    known = cls.presets  # type: ignore[attr-defined]
-    if name is None:
-        return {}
-    if name not in known:
-        raise unknown_name(f"preset of {cls.name}:", name, known)  # type: ignore[attr-defined]
-    return dict(known[name])
+def with_value(arguments: list[str], flag: str, value: str) -> list[str]:
+    """The arguments, with a value for a flag that may be given without one."""
+    following = [*arguments[1:], "--"]
+    return [
+        f"{flag}={value}" if argument == flag and after.startswith("--") else argument
+        for argument, after in zip(arguments, following, strict=True)
+    ]
 
 
 def check_flags(arguments: list[str], *classes: type) -> None:

@@ -6,12 +6,13 @@ import dataclasses
 import os
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import tyro
 
-from tessera.cli.flags import check_flags, flag_value, hyper_parameters, preset_settings, read_flags
+from tessera.cli.flags import check_flags, hyper_parameters, read_flags, with_value
 from tessera.errors import TesseraError
 
 
@@ -25,7 +26,8 @@ class WorldOptions:
     """Distribution policy: a name, with options if needed (central:workers=4,mode=async; see `tessera policies`), a
     file (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
     preset: str | None = None
-    """Settings of a paper as defaults: atari for dqn."""
+    """Settings that are known to work, as defaults: --preset or --preset auto finds those for ENV, --preset NAME
+    others; the run says which, and where they come from."""
     actors: int | None = None
     """Actors, or workers or learners where the policy has no actors: sets that option of the policy."""
     envs: int | None = None
@@ -45,6 +47,7 @@ class WorldOptions:
 def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
     """Read SYSTEM, then ENV and flags: (world, `options` of the command, the algorithm)."""
     from tessera import systems
+    from tessera.presets import AUTO
 
     if not arguments or arguments[0] in ("-h", "--help"):
         names = textwrap.fill(", ".join(systems.SYSTEMS), 100)
@@ -53,22 +56,31 @@ def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[
         raise SystemExit(0 if arguments else 2)
     look_in_current_folder()
     cls, system = systems.find(arguments[0])
-    settings = preset_settings(cls, flag_value(arguments[1:], "--preset"))
-    preset_envs = settings.pop("envs", None)
-    fields = hyper_parameters(cls, {**settings, **(system.options if system else {})})
-
-    def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
-        return world, options, algorithm
-
-    collect.__annotations__ = {
-        "world": tyro.conf.OmitArgPrefixes[WorldOptions],
-        "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
-        "algorithm": tyro.conf.OmitArgPrefixes[fields],  # type: ignore[misc, valid-type]
-    }
-    check_flags(arguments[1:], WorldOptions, options, fields)
+    flags = with_value(arguments[1:], "--preset", AUTO)
+    of_system = system.options if system else {}
     summary = f"{system.summary} ({system.paper})" if system else cls.summary
-    world, chosen, values = read_flags(collect, arguments[1:], f"tessera {command} {arguments[0]}", summary)
-    world.envs = preset_envs if world.envs is None else world.envs
+
+    def read(settings: Mapping[str, Any]) -> tuple[WorldOptions, Any, Any]:
+        """Read the flags, with these defaults of the algorithm's."""
+
+        def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
+            return world, options, algorithm
+
+        fields = hyper_parameters(cls, {**settings, **of_system})
+        collect.__annotations__ = {
+            "world": tyro.conf.OmitArgPrefixes[WorldOptions],
+            "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
+            "algorithm": tyro.conf.OmitArgPrefixes[fields],  # type: ignore[misc, valid-type]
+        }
+        check_flags(flags, WorldOptions, options, fields)
+        return read_flags(collect, flags, f"tessera {command} {arguments[0]}", summary)
+
+    world, chosen, values = read({})
+    preset = preset_of(world, cls)
+    if preset is not None:
+        world, chosen, values = read(preset.settings)
+        world.envs = preset.envs if world.envs is None else world.envs
+        world.lag = preset.lag if world.lag is None else world.lag
     if system and world.policy is None and command != "compare":
         world.policy = system.policy or None
     return world, chosen, cls(**{f.name: getattr(values, f.name) for f in dataclasses.fields(values)})
@@ -79,6 +91,13 @@ def plan_arguments(world: WorldOptions) -> dict[str, Any]:
     from tessera.planning.prepare import PLAN_OPTIONS
 
     return {name: getattr(world, name) for name in PLAN_OPTIONS}
+
+
+def preset_of(world: WorldOptions, algorithm: Any) -> Any:
+    """The preset of an algorithm that the flags name."""
+    from tessera.presets import find_preset
+
+    return None if world.preset is None else find_preset(algorithm.name, world.env, world.preset)
 
 
 def policy_of(world: WorldOptions) -> Any:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.cli.options import WorldOptions, parse_arguments, plan_arguments, policy_of
+from tessera.cli.options import WorldOptions, parse_arguments, plan_arguments, policy_of, preset_of
 from tessera.support.machine import process_start
 
 
@@ -17,7 +17,8 @@ class TrainOptions:
     """How long to train, and where to put the results."""
 
     steps: int | None = None
-    """Environment steps, over all environments; default: those of the run that is resumed, else 500000."""
+    """Environment steps, over all environments; default: those of the run that is resumed, else those of the
+    preset, or 500000."""
     seed: int = 0
     """Seed of all randomness."""
     seeds: int | None = None
@@ -69,6 +70,7 @@ def train_command(arguments: list[str]) -> None:
         world.env,
         policy_of(world),
         **plan_arguments(world),
+        preset=preset_of(world, algorithm),
         started=started,
         **{**dataclasses.asdict(options), "run_dir": folder},
     )

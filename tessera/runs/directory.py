@@ -14,7 +14,7 @@ from tessera.errors import RunFailed, TesseraError
 from tessera.support.fields import options_of
 from tessera.support.files import read_json, refuse_links, write_json
 
-MAY_CHANGE = ("steps", "target_return", "seeds")
+MAY_CHANGE = ("steps", "target_return", "seeds", "preset")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
 ENTRIES = {"algorithm": dict, "env": str, "policy": str, "precision": str, "seed": int}
 """Entries that every config.json has."""

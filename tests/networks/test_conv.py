@@ -39,6 +39,29 @@ def test_on_a_cpu_the_kernel_gradient_is_a_matrix_product():
     assert lowered.compile().as_text().count("convolution(") == 0
 
 
+@pytest.mark.parametrize("shape", [(3, 2, 9, 9, 2), (3, 4, 2, 9, 9, 2)])
+def test_each_of_several_kernels_convolves_its_own_images_without_a_grouped_convolution(shape):
+    x = jax.random.normal(jax.random.key(0), shape)
+    kernels = jax.random.normal(jax.random.key(1), (3, 3, 3, 2, 4))
+
+    def loss(by):
+        def one(x, kernel):  # images may be mapped over too, as environments are
+            y = jax.vmap(lambda x: by(x, kernel, 1))(x) if x.ndim == 5 else by(x, kernel, 1)
+            return jnp.sum(jnp.sin(y))
+
+        return jax.vmap(jax.value_and_grad(one, argnums=(0, 1)))
+
+    got = jax.jit(loss(convolve))
+    for a, b in zip(
+        jax.tree.leaves(got(x, kernels)), jax.tree.leaves(loss(convolve_directly)(x, kernels)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+    forward = jax.jit(
+        jax.vmap(lambda x, k: jax.vmap(lambda x: convolve(x, k, 1))(x) if x.ndim == 5 else convolve(x, k, 1))
+    )
+    assert "feature_group_count" not in forward.lower(x, kernels).compile().as_text()
+
+
 def test_uint8_images_are_divided_by_255_and_other_integers_are_not():
     layer = Conv(4, 3)
     image = jax.random.randint(jax.random.key(0), (2, 8, 8, 3), 0, 256).astype(jnp.uint8)
