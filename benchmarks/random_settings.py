@@ -1,11 +1,14 @@
 """PPO with random settings, each run with its own, all in one program: which of them matter?
 
     python benchmarks/random_settings.py --runs 128 --steps 1e7                 # MinAtar Breakout; 100 s on an H200
-    python benchmarks/random_settings.py --torso small --vary learning_rate entropy_coefficient
+    python benchmarks/random_settings.py --torso small --runs 32 --vary learning_rate entropy_coefficient
+    python benchmarks/random_settings.py --torso small --runs 64 --first-seed 2000 \\
+        --choices learning_rate=5e-3,entropy_coefficient=0.02 learning_rate=5e-3,entropy_coefficient=0.03
 
 Step size, weight of the entropy bonus, clipping range, largest gradient norm and weight of the value loss, or those of
 them that `--vary` names, are drawn from wide ranges, evenly on a logarithmic scale. Shown are the medians of the best
-and of the worst quarter of runs; `--output` keeps every run's settings and return.
+and of the worst quarter of runs. With `--choices` each run draws one of the settings that are named, and shown is each
+choice's mean, worst and best return. `--output` keeps every run's settings and return.
 """
 
 import argparse
@@ -40,12 +43,17 @@ class RandomPPO(tessera.PPO):
 
     vary: tuple[str, ...] = tuple(RANGES)
     """Settings to draw; the others are the algorithm's own."""
+    choices: tuple[tuple[tuple[str, float], ...], ...] = ()
+    """Instead: names and values, of which each run draws one line."""
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params, and draw the settings."""
         share = jax.random.uniform(jax.random.fold_in(key, 1), (len(RANGES),))
         bounds = zip(RANGES.items(), share, strict=True)
         drawn = {name: jnp.exp(jnp.log(low) + u * jnp.log(high / low)) for (name, (low, high)), u in bounds}
+        if self.choices:
+            line = jax.random.randint(jax.random.fold_in(key, 7), (), 0, len(self.choices))
+            drawn |= {name: jnp.asarray([dict(c)[name] for c in self.choices])[line] for name, _ in self.choices[0]}
         settings = {name: x if name in self.vary else jnp.asarray(getattr(self, name)) for name, x in drawn.items()}
         return {"network": super().init(key), "settings": settings}
 
@@ -96,9 +104,15 @@ def main() -> None:
     parser.add_argument("--torso", default="mlp")
     parser.add_argument("--vary", nargs="+", choices=tuple(RANGES), default=tuple(RANGES), help="settings to draw")
     parser.add_argument("--output", type=Path, help="JSON: settings and return of every run")
+    parser.add_argument("--choices", nargs="+", default=[], help="settings to choose from: name=value,name=value …")
     options = parser.parse_args()
+    choices = tuple(
+        tuple((name, float(value)) for name, value in (pair.split("=") for pair in choice.split(",")))
+        for choice in options.choices
+    )
+    vary = tuple(name for name, _ in choices[0]) if choices else tuple(options.vary)
     algorithm = RandomPPO(
-        torso=options.torso, activation="relu", minibatches=options.minibatches, vary=tuple(options.vary)
+        torso=options.torso, activation="relu", minibatches=options.minibatches, vary=vary, choices=choices
     )
     result = tessera.train(
         algorithm, options.env, seeds=options.runs, seed=options.first_seed, steps=int(options.steps),
@@ -111,6 +125,14 @@ def main() -> None:
     if options.output is not None:
         options.output.write_text(json.dumps(rows, indent=1) + "\n")
     rows.sort(key=lambda row: row["return"])
+    for choice in choices:
+        returns = [row["return"] for row in rows if all(np.isclose(row[name], x) for name, x in choice)]
+        if returns:
+            text = ", ".join(f"{name} {x:g}" for name, x in choice)
+            mean, worst, best = np.mean(returns), returns[0], returns[-1]
+            print(f"{text}: {len(returns)} runs, mean {mean:.1f}, worst {worst:.1f}, best {best:.1f}")
+    if choices:
+        return
     quarter = max(1, len(rows) // 4)
     for name, part in (("best", rows[-quarter:]), ("worst", rows[:quarter])):
         medians = "  ".join(f"{key} {np.median([row[key] for row in part]):.2g}" for key in RANGES)

@@ -13,7 +13,7 @@ from tessera import MAPPO
 from tessera.api import train
 
 SIDES = {"device": "jaxmarl:MPE_simple_spread_v3", "host": "pettingzoo:mpe2.simple_spread_v3"}
-STEPS, ENVS, SEEDS, EPISODES = 400_000, 32, 3, 200
+STEPS, ENVS, SEEDS, EPISODES = 400_000, 32, 5, 200
 
 
 def main() -> None:
