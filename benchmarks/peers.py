@@ -86,7 +86,7 @@ BOARD_PPO = tessera.PPO(
     torso="mlp", widths=(64, 64), activation="relu", learning_rate=5e-3, minibatches=8, unroll=128
 )  # fmt: skip
 CASES: dict[str, Case] = {
-    "dqn-cartpole": Case("CartPole-v1", tessera.DQN(), dqn_by_hand),
+    "dqn-cartpole": Case("CartPole-v1", tessera.DQN(n_step=1), dqn_by_hand),
     "a2c-cartpole": Case("CartPole-v1", tessera.A2C(), a2c_by_hand),
     "impala-cartpole": Case(  # experience 20 updates old, so that corrections matter
         "CartPole-v1",

@@ -76,12 +76,12 @@ SYSTEMS: dict[str, System] = {
     "gorila": System(
         "dqn", "gorila:actors=2,stores=2,learners=2,shards=2,lag=20", "Nair et al. 2015",
         "actors, replay shards, learners and a sharded server, all at their own pace",
-        {"double": False, "outliers": 3.0, "batch": 256, "max_gradient_norm": 1.0},  # 128 for each learner
+        {"double": False, "n_step": 1, "outliers": 3.0, "batch": 256, "max_gradient_norm": 1.0},  # 128 a learner
     ),
     "gorila_bundled": System(
         "dqn", "gorila:bundled=true,actors=2,shards=2,lag=20", "Nair et al. 2015",
         "Gorila as in the paper: an actor, its replay and its learner in one process, around a sharded server",
-        {"double": False, "outliers": 3.0, "batch": 256},  # 128 for each of the two
+        {"double": False, "n_step": 1, "outliers": 3.0, "batch": 256},  # 128 for each of the two
     ),
     "impala": System(
         "impala", "single_learner_coarse:mode=async", "Espeholt et al. 2018",

@@ -32,6 +32,8 @@ class DQN(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
 
+    n_step: int = option(3, low=1)
+    """Steps whose rewards are summed before the bootstrap."""
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""
     huber: float | None = option(None, low=0)

@@ -43,10 +43,9 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
 
 def with_value(arguments: list[str], flag: str, value: str) -> list[str]:
     """The arguments, with a value for a flag that may be given without one."""
-    following = [*arguments[1:], "--"]
     return [
         f"{flag}={value}" if argument == flag and after.startswith("--") else argument
-        for argument, after in zip(arguments, following, strict=True)
+        for argument, after in itertools.pairwise([*arguments, "--"])
     ]
 
 

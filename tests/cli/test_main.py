@@ -205,14 +205,16 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network"
-    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2"
+    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
     assert algorithm == tessera.PPO(
-        gamma=0.9, anneal=False, widths=(8, 4), max_gradient_norm=0.0, entropy_coefficient=0.5
-    )
+        gamma=0.9, anneal=False, widths=(8, 4), max_gradient_norm=0.0, entropy_coefficient=0.5, learning_rate=5e-3,
+        minibatches=8,
+    )  # fmt: skip
     assert env == ENV
+    assert options.pop("preset").name == "breakout"
     assert (policy.name, policy.fragments[0].replicas) == ("single_learner_coarse", 3)
     assert options.pop("started") > 0
     assert options == {
