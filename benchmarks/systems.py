@@ -107,7 +107,8 @@ NOTES: dict[str, str] = {
     "the actor-critic of [`a3c`](a3c.md).",
     "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a "
     "target network that is a copy of older params. The paper has one actor with one environment; here 16 are played "
-    "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm, double being on; "
+    "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm; double and windows of 3 "
+    "steps are on; "
     "with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their "
     "own.",
     "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the "
