@@ -107,10 +107,9 @@ NOTES: dict[str, str] = {
     "the actor-critic of [`a3c`](a3c.md).",
     "dqn": "One learner replays random batches from a memory of past steps, and learns action values towards a "
     "target network that is a copy of older params. The paper has one actor with one environment; here 16 are played "
-    "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm; double and windows of 3 "
-    "steps are on; "
-    "with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in processes of their "
-    "own.",
+    "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm; double and windows of "
+    "3 steps are on; with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in "
+    "processes of their own.",
     "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the "
     "noise that earned more. Noise comes from seeds that everybody can draw from again, in antithetic pairs; returns "
     "count by their ranks. So under `--policy mirrored` workers exchange a seed and a score for each evaluation (17 "
