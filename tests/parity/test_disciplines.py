@@ -228,7 +228,7 @@ def test_experience_that_was_held_over_is_dropped_once_it_is_too_old():
 
 @pytest.mark.parametrize("stores", [1, 2])
 def test_a_replay_draws_exactly_as_many_samples_for_each_row_as_the_schedule_says(stores):
-    algorithm = DQN(unroll=8, draws=3, batch=24, capacity=12 * 8 * 64, warmup=2, widths=(8,))
+    algorithm = DQN(n_step=1, unroll=8, draws=3, batch=24, capacity=12 * 8 * 64, warmup=2, widths=(8,))
     with started(algorithm, f"distributed_replay:actors=2,stores={stores},mode=async") as engine:
         engine.advance(7)
         snapshot = engine.snapshot()
