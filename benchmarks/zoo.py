@@ -27,6 +27,8 @@ from typing import Any
 import jax
 from scores_page import write_page
 
+from tessera.support.machine import cores
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "scores"
 RUNS = ROOT / "runs" / "zoo"
@@ -73,13 +75,6 @@ def hardware() -> str:
     if device.platform != "cpu":
         return device.device_kind
     return f"{len(jax.devices())} CPU device, {platform.machine()}, {cores()} cores"
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    from tessera.support.machine import cores
-
-    return cores()
 
 
 def versions() -> dict[str, str]:
