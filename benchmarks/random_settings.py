@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--steps", type=float, default=5e5)
     drawn = parser.add_mutually_exclusive_group(required=True)
     drawn.add_argument("--vary", nargs="+", help="ranges to draw from: name=low:high …")
-    drawn.add_argument("--choices", nargs="+", type=parse_choice, help="settings to choose from: name=value,name=value …")
+    drawn.add_argument("--choices", nargs="+", type=parse_choice, help="settings to choose from: name=value,… …")
     parser.add_argument("--output", type=Path, help="JSON: settings and return of every run")
     options = parser.parse_args()
     arguments = [options.algorithm, options.env, *shlex.split(options.flags)]

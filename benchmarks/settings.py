@@ -59,7 +59,7 @@ def main() -> None:
             texts = "; ".join(f"{name} {figures(scores)}" for name, scores in found.items())
             print(f"{setting or 'defaults'}: {texts} [{time.monotonic() - begun:.0f} s]", flush=True)
         if options.output is not None:
-            plot(folders, options.output / "curves.png")
+            plot(folders, options.output / "curves.png", [setting or "defaults" for setting in options.settings])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,17 +32,20 @@ class DQN(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
 
-    n_step: int = option(3, low=1)
-    """Steps whose rewards are summed before the bootstrap."""
+    n_step: int | None = option(None, low=1)
+    """Steps whose rewards are summed before the bootstrap; default 1 for images, else 3."""
+    learning_rate: float | None = option(None, low=0)
+    """Step size at the beginning; default 5e-4 for images, else 1e-3."""
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""
     huber: float | None = option(None, low=0)
     """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""
 
-    def bind(self, spec: Spec) -> Self:
-        """Use Huber's loss for images unless the user chose."""
-        huber = float(len(spec.observation_shape) == 3) if self.huber is None else self.huber
-        return replace(super().bind(spec), huber=huber)
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
+        """Images: small steps, windows of one step and Huber's loss, with which no game of MinAtar collapses."""
+        if len(spec.observation_shape) == 3:
+            return {"learning_rate": 5e-4, "n_step": 1, "huber": 1.0}
+        return {"learning_rate": 1e-3, "n_step": 3, "huber": 0.0}
 
     def memory(self, env_id: jax.Array) -> ValueMemory:
         """No steps yet, and the environment's own exploration rate."""

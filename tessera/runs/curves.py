@@ -34,8 +34,8 @@ def _curve(folder: Path) -> Curve:
     return Curve(*map(list, zip(*points, strict=True)))
 
 
-def plot(folders: list[Path], out: Path) -> None:
-    """Draw the training return of runs over environment steps."""
+def plot(folders: list[Path], out: Path, labels: list[str] | None = None) -> None:
+    """Draw the training return of runs over environment steps; runs are labelled by what they are, or by `labels`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -43,14 +43,11 @@ def plot(folders: list[Path], out: Path) -> None:
 
     curves = [(folder, directory.read_config(folder), _curve(folder)) for folder in folders]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for folder, config, curve in curves:
+    for number, (folder, config, curve) in enumerate(curves):
         seeds, first = config.get("seeds"), config["seed"]
         which = f"seed {first}" if seeds is None else f"seeds {first} to {first + seeds - 1}"
-        (line,) = axes.plot(
-            curve.steps,
-            curve.middle,
-            label=f"{config['algorithm']['name']} × {config['policy']}, {which} ({folder.name})",
-        )
+        own = f"{config['algorithm']['name']} × {config['policy']}, {which} ({folder.name})"
+        (line,) = axes.plot(curve.steps, curve.middle, label=labels[number] if labels else own)
         if seeds is not None:
             axes.fill_between(curve.steps, curve.low, curve.high, color=line.get_color(), alpha=0.2, linewidth=0)
     envs = sorted({config["env"] for _, config, _ in curves})

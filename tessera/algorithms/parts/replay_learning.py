@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import optax
 from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Transition, View
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory, append_unroll, invalid_steps, n_step_rows
 from tessera.algorithms.parts.target_network import update_target
+from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import linear
 from tessera.maths.outliers import add_loss, is_outlier
@@ -20,7 +22,7 @@ from tessera.networks.torsos import channels_first
 from tessera.stores.base import Experience, Sample
 from tessera.stores.frames import FrameReplay
 from tessera.stores.replay import Replay
-from tessera.support.fields import option
+from tessera.support.fields import option, resolved
 
 OPTIMISERS = {
     "adam": optax.scale_by_adam,
@@ -52,16 +54,16 @@ class ReplayAlgorithm(Algorithm):
     """Rows that the replay holds, over all environments."""
     warmup: int = option(32, low=0)
     """Unrolls played before learning starts."""
-    learning_rate: float = option(1e-3, low=0)
-    """Step size at the beginning."""
+    learning_rate: float | None = option(None, low=0)
+    """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     optimiser: str = "adam"
     """How steps are scaled: adam, rmsprop (centred) or adagrad."""
     gamma: float = option(0.99, low=0, high=1)
     """Discount per step."""
-    n_step: int = option(1, low=1)
-    """Steps whose rewards are summed before the bootstrap."""
+    n_step: int | None = option(None, low=1)
+    """Steps whose rewards are summed before the bootstrap; default: the algorithm's own."""
     target_period: int = option(50, low=1)
     """Gradients between copies of the params to the target network."""
     polyak: float = option(0.0, low=0, high=1)
@@ -85,6 +87,21 @@ class ReplayAlgorithm(Algorithm):
     """Network that reads observations: auto, mlp, nature, small or resnet."""
     widths: tuple[int, ...] | None = (64, 64)
     """Widths of the fully connected layers."""
+
+    def bind(self, spec: Spec) -> Self:
+        """Fill in the defaults that depend on the observations."""
+        unset = {name: value for name, value in self.defaults_for(spec).items() if getattr(self, name) is None}
+        return dataclasses.replace(super().bind(spec), **unset)
+
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
+        """Values of fields that the user did not set."""
+        del spec
+        return {"learning_rate": 1e-3, "n_step": 1}
+
+    @property
+    def window(self) -> int:
+        """Steps of a window; only a bound algorithm knows."""
+        return resolved(self.n_step)
 
     def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
         """One temporal-difference error for each row, [B]: what priorities and outliers are judged by."""
@@ -111,7 +128,7 @@ class ReplayAlgorithm(Algorithm):
     @property
     def schedule(self) -> Schedule:
         """Unroll, then several draws."""
-        return Schedule(self.unroll, draws=self.draws, warmup=max(self.warmup, -(-self.n_step // self.unroll)))
+        return Schedule(self.unroll, draws=self.draws, warmup=max(self.warmup, -(-self.window // self.unroll)))
 
     @property
     def store(self) -> Replay:
@@ -120,7 +137,7 @@ class ReplayAlgorithm(Algorithm):
         planes = self.world.observation_shape[0] if channels_first(self.world) else 0
         if planes in (0, 1, 3):
             return Replay(*drawing)
-        return FrameReplay(*drawing, reach=max(16, 2 * planes + self.n_step + 1))
+        return FrameReplay(*drawing, reach=max(16, 2 * planes + self.window + 1))
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -135,9 +152,9 @@ class ReplayAlgorithm(Algorithm):
     def memory(self, env_id: jax.Array) -> ValueMemory:
         """The last n - 1 transitions: none at first."""
         del env_id
-        if self.n_step == 1:
+        if self.window == 1:
             return ValueMemory()
-        return ValueMemory(invalid_steps(self.world, self.zero_actions(self.n_step - 1)))
+        return ValueMemory(invalid_steps(self.world, self.zero_actions(self.window - 1)))
 
     def zero_actions(self, n: int) -> jax.Array:
         """Actions of steps that were never played, [n, ...]."""
@@ -145,10 +162,10 @@ class ReplayAlgorithm(Algorithm):
 
     def digest(self, view: View, memory: ValueMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Make windows of n steps; those that the last unroll began are completed by this one."""
-        if self.n_step > 1:
+        if self.window > 1:
             trajectory, last = append_unroll(memory.window, trajectory)
             memory = memory._replace(window=last)
-        row = n_step_rows(trajectory, self.gamma, self.n_step)
+        row = n_step_rows(trajectory, self.gamma, self.window)
         count = row.reward.shape[0]
         priority = None
         if self.prioritised and self.actor_priorities:  # actors have no target network: their params stand in
