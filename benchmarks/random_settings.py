@@ -98,9 +98,9 @@ class RandomSettings(tessera.Algorithm):
         gradients, feedback = self.own(view.params).gradient(network_only(view), *more)
         return {"network": gradients, "settings": jax.tree.map(jnp.zeros_like, view.params["settings"])}, feedback
 
-    def apply(self, state: tessera.State, gradients: Any, norm: jax.Array) -> tessera.State:
+    def apply(self, state: tessera.State, gradients: Any, step: tessera.Step) -> tessera.State:
         """Step as the run's own algorithm."""
-        applied = self.own(state.params).apply(network_only(state), gradients["network"], norm)
+        applied = self.own(state.params).apply(network_only(state), gradients["network"], step)
         return applied._replace(params={**state.params, "network": applied.params})
 
     def absorb(self, state: tessera.State, summary: Any) -> tessera.State:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tessera.algorithms.a2c import A2C
-    from tessera.algorithms.contract import Algorithm, Clock, Feedback, Schedule, State, Transition, View
+    from tessera.algorithms.contract import Algorithm, Clock, Feedback, Part, Schedule, State, Step, Transition, View
     from tessera.algorithms.dpg import DPG
     from tessera.algorithms.dqn import DQN
     from tessera.algorithms.es import ES
@@ -55,6 +55,7 @@ __all__ = [
     "HostEnvironment",
     "HostVector",
     "MultiDiscrete",
+    "Part",
     "Policy",
     "Preset",
     "QLearning",
@@ -66,6 +67,7 @@ __all__ = [
     "SeedResults",
     "Spec",
     "State",
+    "Step",
     "TesseraError",
     "Timestep",
     "Transition",
@@ -81,7 +83,9 @@ __all__ = [
 
 _MODULES = {
     "tessera.algorithms.a2c": ("A2C",),
-    "tessera.algorithms.contract": ("Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View"),
+    "tessera.algorithms.contract": (
+        "Algorithm", "Clock", "Feedback", "Part", "Schedule", "State", "Step", "Transition", "View",
+    ),
     "tessera.algorithms.dpg": ("DPG",),
     "tessera.algorithms.dqn": ("DQN",),
     "tessera.algorithms.es": ("ES",),

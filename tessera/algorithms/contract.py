@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -52,6 +53,33 @@ class Schedule:
     def applies(self) -> int:
         """Gradients applied per update."""
         return self.draws * self.epochs * self.minibatches
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a labelled part of the params is learned; what is not given is as for the others."""
+
+    learning_rate: float | None = None
+    """Step size at the beginning; default: the algorithm's."""
+    max_gradient_norm: float | None = None
+    """Largest norm of this part's gradient by itself; default: the algorithm's, of all parts together."""
+    period: int = 1
+    """Gradients from one step of this part to the next; the others leave it and its moments as they are."""
+    optimizer: optax.GradientTransformation | None = None
+    """Default: the algorithm's."""
+
+
+class Step(NamedTuple):
+    """What `apply` is told of the whole, because it may see only some of the elements."""
+
+    norm: jax.Array
+    """Global norm of the gradients."""
+    norms: dict[str, jax.Array] = {}  # noqa: RUF012 - never changed
+    """Norm of each labelled part's gradient."""
+    due: dict[str, jax.Array] = {}  # noqa: RUF012
+    """Whether each part that has a period is due at this gradient."""
+    summary: Any = ()
+    """The draw's summary, where the algorithm absorbs it."""
 
 
 class State(NamedTuple):
@@ -178,9 +206,20 @@ class Algorithm:
         """Make the params."""
         raise NotImplementedError
 
+    @property
+    def parts(self) -> dict[str, Part]:
+        """How each labelled part is learned, where params are a dict of such parts; {}: all alike."""
+        return {}
+
+    def due(self, clock: Clock) -> dict[str, jax.Array]:
+        """Whether each part that has a period is due at the gradient which comes next."""
+        return {label: clock.modulo(part.period) == 0 for label, part in self.parts.items() if part.period > 1}
+
     def start(self, params: Any) -> State:
         """Make the state around params; element-wise, so that it also starts a flat shard."""
-        return State(params, self.stepper.init(params))
+        if not self.parts:
+            return State(params, self.stepper.init(params))
+        return State(params, {label: self.stepper_of(part).init(params[label]) for label, part in self.parts.items()})
 
     def memory(self, env_id: jax.Array) -> Any:
         """What `act` carries from step to step for one environment; () if nothing."""
@@ -210,16 +249,41 @@ class Algorithm:
         """Once per draw and group: (batch with a leading axis of rows, summary shared with all groups)."""
         raise NotImplementedError
 
+    @property
+    def noisy_loss(self) -> bool:
+        """Whether `gradient` draws noise: it then gets a key for each row, and must draw a row's noise from that key.
+
+        Noise from one key for all rows would differ with the rows that a replica happens to hold.
+        """
+        return False
+
     def gradient(self, view: View, batch: Any, summary: Any, key: jax.Array) -> tuple[Any, Feedback]:
-        """Mean gradient over rows; the summary's leaves have a leading axis over all groups."""
+        """Mean gradient over rows; the summary's leaves have a leading axis over all groups.
+
+        `key` is one key, the same for all rows, or with `noisy_loss` one for each row, [rows].
+        """
         raise NotImplementedError
 
-    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
-        """Take one step, element by element; `norm` is the global norm of the gradients."""
-        steps, optimizer = self.stepper.update(self.clipped(gradients, norm), state.optimizer, state.params)
-        rate = self.rate(state.clock)
-        params = jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), state.params, steps)
+    def apply(self, state: State, gradients: Any, step: Step) -> State:
+        """Take one step, element by element."""
+        gradients = self.clipped(gradients, step)
+        if not self.parts:
+            params, optimizer = self._stepped(Part(), gradients, state.params, state.optimizer, state.clock)
+            return state._replace(params=params, optimizer=optimizer)
+        params, optimizer = {}, {}
+        for label, part in self.parts.items():
+            before = state.params[label], state.optimizer[label]
+            after = self._stepped(part, gradients[label], *before, state.clock)
+            if label in step.due:
+                after = jax.tree.map(partial(jnp.where, step.due[label]), after, before)
+            params[label], optimizer[label] = after
         return state._replace(params=params, optimizer=optimizer)
+
+    def _stepped(self, part: Part, gradients: Any, params: Any, optimizer: Any, clock: Clock) -> tuple[Any, Any]:
+        """Params and optimiser's state of one part after a step."""
+        steps, optimizer = self.stepper_of(part).update(gradients, optimizer, params)
+        rate = self.rate(clock, part.learning_rate)
+        return jax.tree.map(lambda p, s: (p - rate * s).astype(p.dtype), params, steps), optimizer
 
     def catch_up(self, state: State, gradients: jax.Array) -> State:
         """Do what fell due while others have applied so many gradients to the params.
@@ -229,17 +293,20 @@ class Algorithm:
         period = getattr(self, "target_period", None)
         return state if period is None else follow_params(state, gradients, period, getattr(self, "polyak", 0.0))
 
-    def clipped(self, gradients: Any, norm: jax.Array) -> Any:
-        """Scale gradients down to the field `max_gradient_norm`, if there is one; `norm` is their global norm."""
+    def clipped(self, gradients: Any, step: Step) -> Any:
+        """Scale gradients down to the field `max_gradient_norm`, if there is one, and parts to their own norms."""
         limit = getattr(self, "max_gradient_norm", None)
-        if not limit:
-            return gradients
-        scale = jnp.minimum(1.0, limit / (norm + 1e-6))
-        return jax.tree.map(lambda g: g * scale, gradients)
+        own = {label: part.max_gradient_norm for label, part in self.parts.items()}
+        if not any(x is not None for x in own.values()):
+            return scaled_to(gradients, limit, step.norm)
+        return {
+            label: scaled_to(gradients[label], *((limit, step.norm) if most is None else (most, step.norms[label])))
+            for label, most in own.items()
+        }
 
-    def rate(self, clock: Clock) -> Any:
-        """Learning rate now: the field `learning_rate`, which falls to zero by the end of the run if `anneal` is on."""
-        rate: float = resolved(getattr(self, "learning_rate", None))
+    def rate(self, clock: Clock, learning_rate: float | None = None) -> Any:
+        """Learning rate now: that of a part, or the field `learning_rate`; falls to zero by the end with `anneal`."""
+        rate: float = resolved(getattr(self, "learning_rate", None) if learning_rate is None else learning_rate)
         if self.rate_scaling != "none":
             usual_envs = self.rate_envs or min(self.default_envs, self.envs)
             rate = rate * rate_factor(self.rate_scaling, self.envs / usual_envs, self.rate_warmup, clock.progress)
@@ -254,6 +321,10 @@ class Algorithm:
     def stepper(self) -> optax.GradientTransformation:
         """The optimiser in use: the algorithm's own, or the one that `layerwise` names."""
         return self.optimizer if self.layerwise == "none" else LAYERWISE[self.layerwise]()
+
+    def stepper_of(self, part: Part) -> optax.GradientTransformation:
+        """The optimiser of a part."""
+        return self.stepper if part.optimizer is None or self.layerwise != "none" else part.optimizer
 
     @property
     def absorbs(self) -> bool:
@@ -276,3 +347,11 @@ class Algorithm:
     def only(self, agents: tuple[int, ...]) -> Self:
         """Return the same algorithm for some of the agents: their params and actions, in environments with all."""
         raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
+
+
+def scaled_to(gradients: Any, limit: float | None, norm: jax.Array) -> Any:
+    """Gradients, scaled down if their norm is above the limit; 0 or None: as they are."""
+    if not limit:
+        return gradients
+    scale = jnp.minimum(1.0, limit / (norm + 1e-6))
+    return jax.tree.map(lambda g: g * scale, gradients)

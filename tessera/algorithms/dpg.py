@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from tessera.algorithms.contract import View
+from tessera.algorithms.contract import Part, View
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Box, Spec, Timestep
@@ -46,8 +45,9 @@ class DPG(ReplayAlgorithm):
     twin: bool = True
     """Learn two critics, and use the lower of their values in targets (clipped double Q)."""
     actor_delay: int = option(2, low=1)
-    """Gradients from one step of the actor to the next, by the version of the params that a gradient is taken at. Above
-    1, an element whose gradient is exactly 0 stays as it is, its moments too."""
+    """Gradients from one step of the actor to the next, by the version of the params that a gradient is taken at."""
+    actor_rate: float | None = option(None, low=0)
+    """Step size of the actor at the beginning; default: that of the critics."""
     smoothing: float = option(0.2, low=0)
     """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
     smoothing_clip: float = option(0.5, low=0)
@@ -75,9 +75,14 @@ class DPG(ReplayAlgorithm):
         return ActionCritic(self.world, self.widths, self.torso, 2 if self.twin else 1)
 
     @property
-    def optimizer(self) -> optax.GradientTransformation:
-        """The optimiser by its name; where the actor is delayed, elements without a gradient stay as they are."""
-        return skip_zero_gradients(super().optimizer) if self.actor_delay > 1 else super().optimizer
+    def parts(self) -> dict[str, Part]:
+        """The actor has its own step size, and moves less often."""
+        return {"actor": Part(learning_rate=self.actor_rate, period=self.actor_delay), "critic": Part()}
+
+    @property
+    def noisy_loss(self) -> bool:
+        """Noise on the target's actions."""
+        return self.smoothing > 0
 
     def init(self, key: jax.Array) -> Any:
         """Make the params of actor and critics."""
@@ -110,18 +115,17 @@ class DPG(ReplayAlgorithm):
         middle, half = action_range(self.world)
         return jnp.clip(action, middle - half, middle + half)
 
-    def add_target_noise(self, action: jax.Array, rows: Row, key: jax.Array) -> jax.Array:
-        """Add clipped noise to target actions; it depends on a row's content, not on its place in the batch."""
-        keys = row_keys(key, rows.bootstrap)
+    def add_target_noise(self, action: jax.Array, keys: jax.Array) -> jax.Array:
+        """Add clipped noise to target actions, each row's from its own key."""
         noise = self.smoothing * jax.vmap(lambda k: jax.random.normal(k, action.shape[1:], action.dtype))(keys)
         _, half = action_range(self.world)
         return self.clip_action(action + half * jnp.clip(noise, -self.smoothing_clip, self.smoothing_clip))
 
-    def targets(self, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """What the values of the actions taken should be, [B]."""
+    def targets(self, target: Any, rows: Row, keys: jax.Array | None) -> jax.Array:
+        """What the values of the actions taken should be, [B]; without keys there is no noise."""
         action = self.actor.apply(target["actor"], rows.bootstrap)
-        if self.smoothing:
-            action = self.add_target_noise(action, rows, key)
+        if self.smoothing and keys is not None:
+            action = self.add_target_noise(action, keys)
         q_t = self.critic.apply(target["critic"], rows.bootstrap, action).min(axis=-1)
         return rows.reward + rows.discount * q_t
 
@@ -130,13 +134,13 @@ class DPG(ReplayAlgorithm):
         q_tm1 = self.critic.apply(critic, rows.observation, rows.action)
         return q_tm1 - targets[:, None], q_tm1
 
-    def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+    def row_errors(self, params: Any, target: Any, rows: Row) -> jax.Array:
         """Size of the temporal-difference errors, [B]; of two critics the mean."""
-        error, _ = self.td_errors(params["critic"], self.targets(target, rows, key), rows)
+        error, _ = self.td_errors(params["critic"], self.targets(target, rows, None), rows)
         return jnp.abs(error).mean(axis=-1)
 
     def loss_gradient(self, view: View, rows: Row, scale: Any, key: jax.Array) -> tuple[Any, Any]:
-        """Gradients of both losses; neither reaches the other's params. The actor's is 0 when it is not due."""
+        """Gradients of both losses; neither reaches the other's params. The actor's is computed when it is due."""
         actor, critic = view.params["actor"], view.params["critic"]
         targets = self.targets(view.target, rows, key)
 
@@ -153,36 +157,7 @@ class DPG(ReplayAlgorithm):
             return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
 
         (loss, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
-        due = view.clock.modulo(self.actor_delay) == 0
+        due = self.due(view.clock).get("actor", True)
         actor_loss_value, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
         metrics = {"loss": loss, "actor_loss": actor_loss_value, "q_mean": value, "td_error": error.mean()}
         return {"actor": actor_gradient, "critic": critic_gradient}, (metrics, error)
-
-
-def row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
-    """Derive a key for each row, [n, ...] -> [n], from its content: the same wherever the row is learned from."""
-    bits = jax.lax.bitcast_convert_type(rows.astype(jnp.float32).reshape(rows.shape[0], -1), jnp.uint32)
-    odd = jax.random.bits(jax.random.key(0), bits.shape[1:], jnp.uint32) | 1
-    return jax.vmap(lambda x: jax.random.fold_in(key, x))((bits * odd).sum(axis=1, dtype=jnp.uint32))
-
-
-def skip_zero_gradients(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Skip elements whose gradient is exactly 0: no step, and no change of their own optimiser state.
-
-    State that is common to all elements, such as Adam's count of steps, goes on.
-    """
-
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        structure: Any = jax.tree.structure(gradients)
-
-        def kept(gradient: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(gradient == 0, old, new) if new.shape == gradient.shape else new
-
-        def part(new: Any, old: Any) -> Any:
-            return jax.tree.map(kept, gradients, new, old) if jax.tree.structure(new) == structure else new
-
-        steps, after = inner.update(gradients, state, params)
-        steps = jax.tree.map(lambda g, s: jnp.where(g == 0, 0, s), gradients, steps)
-        return steps, jax.tree.map(part, after, state, is_leaf=lambda x: jax.tree.structure(x) == structure)
-
-    return optax.GradientTransformation(inner.init, update)

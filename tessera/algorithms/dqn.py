@@ -63,9 +63,8 @@ class DQN(EpsilonGreedyAlgorithm, ReplayAlgorithm):
         q_tm1 = select(self.network.apply(params, rows.observation), rows.action)
         return q_tm1 - targets, q_tm1
 
-    def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
+    def row_errors(self, params: Any, target: Any, rows: Row) -> jax.Array:
         """Temporal-difference errors, [B]."""
-        del key
         return self.td_errors(params, self.targets(params, target, rows), rows)[0]
 
     def row_loss(self, error: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, State, Transition, View
+from tessera.algorithms.contract import Feedback, Schedule, State, Step, Transition, View
 from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
 from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps
 from tessera.algorithms.parts.target_network import update_target
@@ -126,6 +126,6 @@ class QLearning(EpsilonGreedyAlgorithm):
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)
 
-    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
+    def apply(self, state: State, gradients: Any, step: Step) -> State:
         """Step, and copy the params to the target every `target_period` gradients."""
-        return update_target(super().apply(state, gradients, norm), self.target_period)
+        return update_target(super().apply(state, gradients, step), self.target_period)

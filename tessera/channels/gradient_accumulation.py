@@ -12,7 +12,7 @@ from tessera.program.training_program import squared_sums
 
 
 class GradientAccumulator:
-    """The mean of a fixed number of gradients; the summary that travels with it is that of the last."""
+    """The mean of a fixed number of gradients, with the summary of the last; a part is due if it was due in one."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -33,7 +33,8 @@ class GradientAccumulator:
             self._values, self._version = [np.zeros_like(x) for x in leaves], version
         for total, x in zip(self._values, leaves, strict=True):
             total += x / self._every
-        self._last = value
+        due = value.due if not self._count else jax.tree.map(np.logical_or, self._last.due, value.due)
+        self._last = value._replace(due=due)
         self._count += 1
 
     def take(self) -> tuple[SoloGradient, int]:

@@ -62,6 +62,12 @@ def derive_each(root: jax.Array, purpose: str, clock: Any, ids: jax.Array) -> ja
     return keys.reshape(ids.shape)
 
 
+def derive_rows(root: jax.Array, purpose: str, clock: Any, ids: jax.Array, rows: jax.Array) -> jax.Array:
+    """Derive one key for each row, [groups × k], by its group and its number in the group's batch, [groups, k]."""
+    in_group = jax.vmap(jax.random.fold_in, (None, 0))
+    return jax.vmap(in_group)(derive_each(root, purpose, clock, ids), rows).reshape(-1)
+
+
 def environment_seed(seed: int, update: int, life: int = 0) -> int:
     """The seed of host environments that start new episodes after `update` updates of a run.
 

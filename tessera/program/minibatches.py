@@ -21,6 +21,12 @@ def rows_per_group(batch: Any, minibatches: int, name: str) -> int:
     return rows
 
 
+def all_rows(batch: Any) -> jax.Array:
+    """The numbers of all rows of each group, [groups, rows]."""
+    groups, rows = jax.tree.leaves(batch)[0].shape[:2]
+    return jnp.broadcast_to(jnp.arange(rows), (groups, rows))
+
+
 def flat_rows(x: jax.Array) -> jax.Array:
     """[groups, rows, ...] to [groups × rows, ...]."""
     return x.reshape(-1, *x.shape[2:])

@@ -78,9 +78,9 @@ def message_shape(plan: Plan, shapes: Shapes, slot: str, groups: int, shards: Sh
     if slot == "gradients" and isinstance(shapes["gradients"], SoloGradient):
         return shapes["gradients"]._replace(summary=resized(shapes["gradients"].summary, 0, groups))
     if slot in ("view", "acting") and shards is not None:
-        part = jax.ShapeDtypeStruct((shards.size,), jax.tree.leaves(shards.template)[0].dtype)
-        view = shapes["view"]._replace(params=part)
-        view = view._replace(target=part if jax.tree.leaves(view.target) else ())
+        view = shapes["view"]
+        target = shards.shape(view.target) if jax.tree.leaves(view.target) else ()
+        view = view._replace(params=shards.shape(view.params), target=target)
         return acting(view) if slot == "acting" else view
     if slot in SLOTS and SLOTS[slot].layout == "groups":
         return resized(shapes[slot], SLOTS[slot].axis, groups)

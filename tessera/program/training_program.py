@@ -18,13 +18,14 @@ from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
 from tessera.program.exchange import (
+    PartNorms,
     SoloGradient,
     gradient_values,
     squared_sums,
 )
 from tessera.program.faults import Fault, find_fault, first_of_rounds
-from tessera.program.keys import derive, derive_each, later
-from tessera.program.minibatches import flat_rows, pick, rows_per_group
+from tessera.program.keys import derive, derive_each, derive_rows, later
+from tessera.program.minibatches import all_rows, flat_rows, pick, rows_per_group
 from tessera.program.nodes import HOST, REPORTS, TRACED, WIRING, Node, Op, Repeat
 from tessera.program.peers import Contribution, peer_nodes
 
@@ -351,22 +352,31 @@ class Training:
         algorithm, s = self.algorithm, self.algorithm.schedule
         store = algorithm.store.split(self.groups)
 
-        def gradient(view: View, batch: Any, summary: Any, root: Any, clock: Any, *more: Any) -> tuple[Any, ...]:
-            picked = pick(batch, more[0][:, more[1]]) if where else jax.tree.map(flat_rows, batch)
-            gradients, feedback = algorithm.gradient(view, picked, summary, derive(root, "gradient", clock))
-            made = gradients if self.threshold else ready_to_send(gradients, summary)
+        def gradient(
+            view: View, batch: Any, summary: Any, root: Any, clock: Any, ids: jax.Array, *more: Any
+        ) -> tuple[Any, ...]:
+            numbers = more[0][:, more[1]] if where else None
+            picked = jax.tree.map(flat_rows, batch) if numbers is None else pick(batch, numbers)
+            if algorithm.noisy_loss:
+                numbers = all_rows(batch) if numbers is None else numbers
+                key = derive_rows(root, "gradient", clock, ids, numbers)
+            else:
+                key = derive(root, "gradient", clock)
+            gradients, feedback = algorithm.gradient(view, picked, summary, key)
+            made = gradients if self.threshold else ready_to_send(gradients, summary, view)
             return made, feedback.metrics, feedback.priorities, later(clock, 1)
 
-        def encode(gradients: Any, summary: Any, residual: Any) -> tuple[Any, Any]:
+        def encode(gradients: Any, summary: Any, view: View, residual: Any) -> tuple[Any, Any]:
             # clipped first, or the rest of one large gradient would be sent for a long time
-            gradients = algorithm.clipped(gradients, jnp.sqrt(squared_sums(gradients).sum()))
+            gradients = algorithm.clipped(gradients, norms.step(squared_sums(gradients)))
             sent, residual = threshold_code(gradients, residual, self.threshold)
-            return ready_to_send(sent, summary), residual
+            return ready_to_send(sent, summary, view), residual
 
-        def ready_to_send(gradients: Any, summary: Any) -> Any:
+        def ready_to_send(gradients: Any, summary: Any, view: View) -> Any:
             if not self.solo:
                 return gradients
-            return SoloGradient(gradients, squared_sums(gradients), summary if algorithm.absorbs else ())
+            absorbed = summary if algorithm.absorbs else ()
+            return SoloGradient(gradients, squared_sums(gradients), absorbed, algorithm.due(view.clock))
 
         def address(samples: Any, rows: jax.Array) -> tuple[Any]:
             return ((samples.index, rows.reshape(samples.index.shape)),)
@@ -378,10 +388,16 @@ class Training:
             alone = isinstance(gradients, SoloGradient)
             return (gradients.squares if alone else squared_sums(gradients, tensors),)
 
-        def apply(state: State, gradients: Any, squares: jax.Array) -> tuple[State]:
-            state = algorithm.apply(state, gradient_values(gradients), jnp.sqrt(squares.sum()))
+        def apply(state: State, gradients: Any, squares: jax.Array, *summary: Any) -> tuple[State]:
+            step = norms.step(squares)
+            if isinstance(gradients, SoloGradient):  # it was made with params that may be older
+                step = step._replace(due=gradients.due, summary=gradients.summary)
+            else:
+                step = step._replace(due=algorithm.due(state.clock), summary=summary[0] if summary else ())
+            state = algorithm.apply(state, gradient_values(gradients), step)
             return (state._replace(clock=state.clock.next()),)
 
+        norms = PartNorms.of(algorithm)
         feed: tuple[Node, ...] = ()
         coding: tuple[Node, ...] = ()
         if store.prioritised:
@@ -390,17 +406,18 @@ class Training:
                 Op("store", refresh, ("buffer", "priorities"), ("buffer",)),
             )
         where = ("order", "m") if s.minibatches > 1 else ()
-        reads = ("view", "batch", "summary", "root", "grad_clock", *where)
+        reads = ("view", "batch", "summary", "root", "grad_clock", "group_ids", *where)
+        absorbed = ("summary",) if algorithm.absorbs and not self.solo else ()
         made = "gradients"
         if self.threshold:  # what a replica keeps for later is of the mean over its devices
             made, writes = "uncoded", ("gradients", "residual")
-            coding = (Op("grad", encode, ("uncoded", "summary", "residual"), writes, whole=True),)
+            coding = (Op("grad", encode, ("uncoded", "summary", "view", "residual"), writes, whole=True),)
         return (
             Op("grad", gradient, reads, (made, "metrics", "row_priorities", "grad_clock")),
             *coding,
             *feed,
             Op("apply", squares, ("gradients", "tensors"), ("squares",)),
-            Op("apply", apply, ("state", "gradients", "squares"), ("state",)),
+            Op("apply", apply, ("state", "gradients", "squares", *absorbed), ("state",)),
             self._view(),
         )
 

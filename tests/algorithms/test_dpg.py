@@ -16,7 +16,7 @@ import pytest
 from parity.matrix import MOVED, furthest, run
 
 from tessera import DPG, DQN, Box, Discrete, Spec, TesseraError, Timestep, Transition, View, policies
-from tessera.algorithms.contract import Clock, State
+from tessera.algorithms.contract import Clock, State, Step
 from tessera.algorithms.parts.n_step_windows import Row
 from tessera.networks import action_range
 from tessera.program.exchange import Shards
@@ -61,16 +61,19 @@ def saying(params: Any, *values: float) -> Any:
     return {**params, "critic": critic}
 
 
+KEYS = jax.random.split(jax.random.key(0), 6)
+
+
 def equal(a: Any, b: Any) -> list[bool]:
     """Which leaves are the same to the last bit."""
-    return [bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    return [bool(np.all(x == y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
 
 
 @pytest.mark.parametrize(("twin", "values", "worth"), [(True, (3.0, 2.0), 2.0), (False, (3.0,), 3.0)])
 def test_of_two_critics_the_lower_says_what_targets_are_worth(twin, values, worth):
     algorithm, params = made(twin=twin)
     rows = rows_of(algorithm.world)
-    target = algorithm.targets(saying(params, *values), rows, jax.random.key(0))
+    target = algorithm.targets(saying(params, *values), rows, KEYS)
     np.testing.assert_allclose(target, rows.reward + 0.9 * worth, rtol=1e-6)
 
 
@@ -78,9 +81,9 @@ def test_each_critic_learns_from_its_own_error_and_both_count():
     algorithm, params = made()
     rows = rows_of(algorithm.world)._replace(reward=jnp.ones(6))
     online, target = saying(params, 3.0, 2.0), saying(params, 2.0, 4.0)  # so that values should be 1 + 0.9 * 2 = 2.8
-    gradients, (metrics, error) = algorithm.loss_gradient(view_of(online, 0, target), rows, 1.0, jax.random.key(0))
+    gradients, (metrics, error) = algorithm.loss_gradient(view_of(online, 0, target), rows, 1.0, KEYS)
     np.testing.assert_allclose(error, 0.5, rtol=1e-5)  # the mean of 0.2 and 0.8
-    np.testing.assert_allclose(algorithm.row_errors(online, target, rows, jax.random.key(0)), error, rtol=1e-5)
+    np.testing.assert_allclose(algorithm.row_errors(online, target, rows), error, rtol=1e-5)
     expected = {"loss": 0.5 * (0.04 + 0.64), "actor_loss": -3.0, "q_mean": 2.5, "td_error": 0.5}
     assert {k: float(v) for k, v in metrics.items()} == pytest.approx(expected, rel=1e-5)
     heads = gradients["critic"]["params"]
@@ -90,7 +93,7 @@ def test_each_critic_learns_from_its_own_error_and_both_count():
 def test_the_actor_climbs_the_first_critic_and_neither_loss_reaches_the_others_params():
     algorithm, params = made(smoothing=0.0)
     rows, scale = rows_of(algorithm.world), jnp.linspace(0.1, 1.0, 6)
-    gradients, _ = algorithm.loss_gradient(view_of(params), rows, scale, jax.random.key(0))
+    gradients, _ = algorithm.loss_gradient(view_of(params), rows, scale, KEYS)
 
     def height(actor):
         action = algorithm.actor.apply(actor, rows.observation)
@@ -115,6 +118,10 @@ def ticked(state: State) -> State:
     return state._replace(clock=state.clock._replace(applies=state.clock.applies + 1))
 
 
+def step_of(algorithm: DPG, state: State, norm: Any = 1.0) -> Step:
+    return Step(jnp.asarray(norm), due=algorithm.due(state.clock))
+
+
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop", "adagrad"])
 def test_a_delayed_actor_moves_at_every_third_gradient_and_else_not_by_a_bit(optimiser):
     algorithm, params = made(actor_delay=3, optimiser=optimiser)
@@ -123,73 +130,84 @@ def test_a_delayed_actor_moves_at_every_third_gradient_and_else_not_by_a_bit(opt
     @jax.jit
     def step(state: State) -> State:
         view = View(state.params, state.target, (), state.clock)
-        return ticked(
-            algorithm.apply(state, algorithm.loss_gradient(view, rows, 1.0, jax.random.key(0))[0], jnp.ones(()))
-        )
+        gradients, _ = algorithm.loss_gradient(view, rows, 1.0, KEYS)
+        return ticked(algorithm.apply(state, gradients, step_of(algorithm, state)))
 
     for k in range(5):
         before, state = state, step(state)
-        assert not any(equal(state.params["critic"], before.params["critic"]))
-        assert all(equal(state.params["actor"], before.params["actor"])) == (k % 3 != 0)
-        own = [(a, b) for a, b in zip(state.optimizer, before.optimizer, strict=True) if isinstance(a, dict)]
-        assert len(own) == {"adam": 2, "rmsprop": 2, "adagrad": 1}[optimiser]
-        for after, was in own:
-            assert all(equal(after["actor"], was["actor"])) == (k % 3 != 0)
+        for name in ("params", "optimizer"):
+            after, was = getattr(state, name), getattr(before, name)
             assert not any(equal(after["critic"], was["critic"]))
+            assert all(equal(after["actor"], was["actor"])) == (k % 3 != 0)
 
 
-def test_without_a_delay_the_optimiser_is_the_plain_one_and_goes_on_without_a_gradient():
+def test_the_actor_has_a_step_size_of_its_own():
+    algorithm, params = made(actor_rate=1e-2, learning_rate=1e-3, anneal=False, actor_delay=1)
+    state = started(algorithm, params)
+    after = algorithm.apply(state, jax.tree.map(jnp.ones_like, params), step_of(algorithm, state))
+    moved = jax.tree.map(lambda new, old: float(jnp.abs(new - old).max()), after.params, params)
+    assert max(jax.tree.leaves(moved["actor"])) == pytest.approx(1e-2, rel=1e-3)  # Adam's first step is the rate
+    assert max(jax.tree.leaves(moved["critic"])) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_without_a_delay_the_actor_goes_on_without_a_gradient():
     algorithm, params = made(actor_delay=1)
     gradients, zeros = jax.tree.map(jnp.ones_like, params), jax.tree.map(jnp.zeros_like, params)
-    state = algorithm.apply(started(algorithm, params), gradients, jnp.ones(()))
-    assert not any(equal(algorithm.apply(state, zeros, jnp.ones(())).params, state.params))
+    state = started(algorithm, params)
+    state = algorithm.apply(state, gradients, step_of(algorithm, state))
+    assert not any(equal(algorithm.apply(state, zeros, step_of(algorithm, state)).params, state.params))
 
 
 def test_flat_shards_of_the_params_step_as_the_whole_does():
-    algorithm, params = made(actor_delay=2)
+    algorithm, params = made(actor_delay=2, actor_rate=3e-4)
     gradients = jax.tree.map(jnp.ones_like, params)
-    gradients["actor"] = jax.tree.map(jnp.zeros_like, gradients["actor"])
-    shards = Shards(params, 3)
+    shards = Shards(params, 3, tuple(algorithm.parts))
     whole = started(algorithm, params)
-    parts = [started(algorithm, jnp.asarray(shards.part(params, k))) for k in (0, 1, 2)]
-    for given in (jax.tree.map(jnp.ones_like, params), gradients):
-        whole = algorithm.apply(whole, given, jnp.ones(()))
-        parts = [algorithm.apply(p, jnp.asarray(shards.part(given, k)), jnp.ones(())) for k, p in enumerate(parts)]
-    for name in ("params", "target"):
-        assert all(equal(shards.whole([getattr(p, name) for p in parts]), getattr(whole, name)))
-    assert all(equal(shards.whole([p.optimizer.mu for p in parts]), whole.optimizer.mu))
+    parts = [started(algorithm, jax.tree.map(jnp.asarray, shards.part(params, k))) for k in (0, 1, 2)]
+    for _ in range(2):
+        step = step_of(algorithm, whole)
+        parts = [ticked(algorithm.apply(p, shards.part(gradients, k), step)) for k, p in enumerate(parts)]
+        whole = ticked(algorithm.apply(whole, gradients, step))
+    joined = shards.join(parts, whole)
+    for name in ("params", "target", "optimizer"):
+        assert all(equal(getattr(joined, name), getattr(whole, name)))
+    for k, part in enumerate(parts):
+        assert all(equal(shards.split(whole, k, part), part))
 
 
 def test_targets_follow_by_a_two_hundredth():
     algorithm, params = made(actor_delay=1, learning_rate=1.0, anneal=False)
-    state = algorithm.apply(started(algorithm, params), jax.tree.map(jnp.ones_like, params), jnp.ones(()))
+    state = started(algorithm, params)
+    state = algorithm.apply(state, jax.tree.map(jnp.ones_like, params), step_of(algorithm, state))
     moved = jax.tree.map(lambda t, p: t - p, state.target, params)
     jax.tree.map(lambda m: np.testing.assert_allclose(m, -0.005, rtol=1e-3), moved)
 
 
 def test_noise_on_target_actions_is_clipped_and_they_stay_within_their_range():
     algorithm, _ = made(smoothing=1e6, smoothing_clip=0.25)
-    rows = rows_of(algorithm.world, 50)
     action = jnp.broadcast_to(jnp.asarray([0.0, 0.9]), (50, 2))
-    moved = np.asarray(algorithm.add_target_noise(action, rows, jax.random.key(0)))
+    moved = np.asarray(algorithm.add_target_noise(action, jax.random.split(jax.random.key(0), 50)))
     assert {round(float(x), 4) for x in moved[:, 0]} == {-0.5, 0.5}  # a quarter of half the range
     assert {round(float(x), 4) for x in moved[:, 1]} == {0.775, 1.0}  # and the range ends at 1
     algorithm, _ = made(smoothing=0.2)
-    moved = algorithm.add_target_noise(jnp.zeros((2000, 2)) + 0.5, rows_of(algorithm.world, 2000), jax.random.key(0))
+    moved = algorithm.add_target_noise(jnp.full((2000, 2), 0.5), jax.random.split(jax.random.key(0), 2000))
     deviation = (moved - 0.5) / HALF
     np.testing.assert_allclose(deviation.std(axis=0), 0.2, rtol=0.1)
     assert float(jnp.abs(deviation).max()) <= 0.5 + 1e-6
 
 
-def test_noise_on_a_target_belongs_to_the_row_and_to_the_gradient_and_not_to_a_place():
+def test_noise_on_a_target_belongs_to_the_rows_key_and_not_to_a_place():
     algorithm, params = made()
     rows = rows_of(algorithm.world)
-    whole = algorithm.targets(params, rows, jax.random.key(0))
-    half = algorithm.targets(params, jax.tree.map(lambda x: x[5:2:-1], rows), jax.random.key(0))
+    whole = algorithm.targets(params, rows, KEYS)
+    half = algorithm.targets(params, jax.tree.map(lambda x: x[5:2:-1], rows), KEYS[5:2:-1])
     np.testing.assert_allclose(half, whole[5:2:-1], rtol=1e-5)
-    assert not np.allclose(algorithm.targets(params, rows, jax.random.key(1)), whole, rtol=1e-5)
+    assert not np.allclose(algorithm.targets(params, rows, KEYS[::-1]), whole, rtol=1e-5)
     without, _ = made(smoothing=0.0)
-    assert not np.allclose(without.targets(params, rows, jax.random.key(0)), whole, rtol=1e-5)
+    assert algorithm.noisy_loss
+    assert not without.noisy_loss
+    np.testing.assert_array_equal(without.targets(params, rows, KEYS), algorithm.targets(params, rows, None))
+    assert not np.allclose(without.targets(params, rows, KEYS), whole, rtol=1e-5)
 
 
 @pytest.mark.parametrize("priorities", [False, True])
@@ -207,7 +225,7 @@ def test_windows_of_three_steps_sum_rewards_and_actors_say_how_surprising_they_a
     np.testing.assert_array_equal(experience.valid, [False, False, True, True])
     np.testing.assert_allclose(rows.reward[2:], [1 + 0.9 * 2 + 0.81 * 3, 2 + 0.9 * 3 + 0.81 * 4], rtol=1e-6)
     np.testing.assert_allclose(rows.action[2:], action[:2])
-    target = algorithm.targets(params, rows, jax.random.key(0))[2:]
+    target = algorithm.targets(params, rows, None)[2:]
     np.testing.assert_allclose(target, [5.23 + 0.729 * 8, 7.94], rtol=1e-6)
     if priorities:  # the means over critics of |10 - target| and |8 - target|
         expected = (np.abs(10 - target) + np.abs(8 - target)) / 2 + 1e-3
@@ -242,7 +260,7 @@ def test_actions_are_any_before_the_first_gradient_and_then_the_actors_with_nois
 
 def test_images_are_read_by_a_convolutional_torso():
     algorithm, params = made(Spec((10, 10, 2), "uint8", BOX))
-    given = (view_of(params), rows_of(algorithm.world, 2), 1.0, jax.random.key(0))
+    given = (view_of(params), rows_of(algorithm.world, 2), 1.0, KEYS[:2])
     gradients, (metrics, error) = jax.eval_shape(algorithm.loss_gradient, *given)
     assert jax.tree.map(lambda g: g.shape, gradients) == jax.tree.map(lambda p: p.shape, params)
     assert [name for name in gradients["critic"]["params"] if "Conv" in name] == ["ConvTorso_0", "ConvTorso_1"]

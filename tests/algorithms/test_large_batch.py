@@ -12,7 +12,7 @@ import pytest
 
 import tessera
 from tessera import A2C, PPO, TesseraError, envs, policies
-from tessera.algorithms.contract import Clock
+from tessera.algorithms.contract import Clock, Step
 from tessera.algorithms.parts.large_batch import rate_factor
 from tessera.channels.gradient_accumulation import GradientAccumulator
 from tessera.engines.serial import SerialEngine
@@ -69,7 +69,7 @@ def test_layerwise_steps_are_those_of_optax(name, theirs):
     expected, held = params, theirs.init(params)
     for k in range(3):
         loss_gradient = jax.tree.map(lambda p, k=k: jnp.cos(p + k), params)
-        state = bound.apply(state, loss_gradient, jnp.float32(1.0))
+        state = bound.apply(state, loss_gradient, Step(jnp.float32(1.0)))
         steps, held = theirs.update(loss_gradient, held, expected)
         expected = optax.apply_updates(expected, steps)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), state.params, expected)

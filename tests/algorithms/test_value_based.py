@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from tessera import DQN, Discrete, QLearning, Spec, TesseraError
-from tessera.algorithms.contract import Clock, Transition, View
+from tessera.algorithms.contract import Clock, Step, Transition, View
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.algorithms.parts.replay_learning import DrawSummary
 from tessera.maths.exploration import mixed_epsilon
@@ -67,7 +67,7 @@ ROWS = Row(seen(0, 1), jnp.array([1, 0]), jnp.array([1.0, -1.0]), jnp.array([0.9
 def test_double_lets_the_params_choose_what_the_target_network_values(double, targets):
     dqn = DQN(double=double).bind(SPEC)
     error = np.array([2.0, 3.0]) - targets
-    np.testing.assert_allclose(dqn.row_errors(PARAMS, TARGET, ROWS, jax.random.key(0)), error, rtol=1e-6)
+    np.testing.assert_allclose(dqn.row_errors(PARAMS, TARGET, ROWS), error, rtol=1e-6)
     gradient, feedback = dqn.gradient(view(), (ROWS, None), DrawSummary(), jax.random.key(0))
     wanted = np.zeros((4, 2))
     wanted[0, 1], wanted[1, 0] = error / 2  # half the square, and the mean over two rows
@@ -110,14 +110,14 @@ def test_actors_set_first_priorities_by_their_own_params():
 def test_the_target_follows_by_copies_or_by_a_little():
     copies = DQN(target_period=2, anneal=False, learning_rate=0.1).bind(SPEC)
     state = copies.start(PARAMS)._replace(target=TARGET, clock=Clock(jnp.int32(0), jnp.int32(10)))
-    first = copies.apply(state, jnp.ones_like(PARAMS), jnp.float32(1))
+    first = copies.apply(state, jnp.ones_like(PARAMS), Step(jnp.float32(1)))
     np.testing.assert_array_equal(first.target, TARGET)
     second = copies.apply(
-        first._replace(clock=Clock(jnp.int32(1), jnp.int32(10))), jnp.ones_like(PARAMS), jnp.float32(1)
+        first._replace(clock=Clock(jnp.int32(1), jnp.int32(10))), jnp.ones_like(PARAMS), Step(jnp.float32(1))
     )
     np.testing.assert_array_equal(second.target, second.params)
     little = DQN(polyak=0.25, anneal=False, learning_rate=0.1).bind(SPEC)
-    after = little.apply(state, jnp.ones_like(PARAMS), jnp.float32(1))
+    after = little.apply(state, jnp.ones_like(PARAMS), Step(jnp.float32(1)))
     np.testing.assert_allclose(after.target, TARGET + 0.25 * (after.params - TARGET), rtol=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_optimisers_are_those_of_their_names(name, transform):
     params = PARAMS
     for k in range(3):
         gradient = PARAMS * (k - 0.5)
-        state = dqn.apply(state, gradient, jnp.float32(1))
+        state = dqn.apply(state, gradient, Step(jnp.float32(1)))
         step, held = transform.update(gradient, held, params)
         params = optax.apply_updates(params, step)
     np.testing.assert_allclose(state.params, params, rtol=1e-5)
@@ -158,7 +158,7 @@ def test_a_loss_that_is_far_above_its_running_mean_is_dropped_and_counted():
     summary = jax.tree.map(lambda x: x[None], summary)
     gradient, feedback = dqn.gradient(view(statistics=usual), batch, summary, jax.random.key(0))
     assert float(feedback.metrics["dropped"]) == 1.0
-    after = dqn.apply(state, gradient, jnp.linalg.norm(gradient))
+    after = dqn.apply(state, gradient, Step(jnp.linalg.norm(gradient), summary=summary))
     jax.tree.map(np.testing.assert_array_equal, after.optimizer, state.optimizer)
     np.testing.assert_array_equal(after.params, PARAMS)
     assert float(dqn.absorb(state, summary).statistics.mean) > 1.0  # what was dropped is remembered all the same

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from tessera.algorithms.contract import Clock, State
-from tessera.program.exchange import Shards, SoloGradient, adopt_updates, exchanged_parts, gradient_values
+from tessera.program.exchange import Ranges, Shards, SoloGradient, adopt_updates, exchanged_parts, gradient_values
 from tessera.program.training_program import squared_sums
 
 PARAMS = {"a": np.arange(6.0).reshape(2, 3), "b": np.asarray([10.0, 11.0]), "c": np.asarray(20.0)}
@@ -39,15 +39,16 @@ def test_shards_are_flat_ranges_of_equal_size_over_the_leaves_in_order(count, pa
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
 def test_all_shards_together_are_the_whole(count):
-    shards = Shards(PARAMS, count)
-    whole = shards.whole([shards.part(PARAMS, k) for k in range(count)])
+    ranges = Ranges(PARAMS, count)
+    whole = ranges.whole([ranges.part(PARAMS, k) for k in range(count)])
     jax.tree.map(np.testing.assert_array_equal, whole, PARAMS)
 
 
+@pytest.mark.parametrize("labels", [(), tuple(PARAMS)])
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_squared_sums_of_all_shards_are_those_of_the_tensors(count):
-    shards = Shards(PARAMS, count)
-    parts = [squared_sums(jnp.asarray(shards.part(PARAMS, k)), shards.tensors(k)) for k in range(count)]
+def test_squared_sums_of_all_shards_are_those_of_the_tensors(count, labels):
+    shards = Shards(PARAMS, count, labels)
+    parts = [squared_sums(shards.part(PARAMS, k), shards.tensors(k)) for k in range(count)]
     np.testing.assert_allclose(sum(parts), squared_sums(PARAMS))
     np.testing.assert_allclose(sum(parts), [55, 221, 400])
 
@@ -55,7 +56,7 @@ def test_squared_sums_of_all_shards_are_those_of_the_tensors(count):
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_state_is_split_and_joined_without_loss(count):
     shards, whole = Shards(PARAMS, count), state()
-    like = state(np.zeros(shards.size))._replace(target=np.zeros(shards.size))
+    like = state(np.zeros(shards.ranges.size))._replace(target=np.zeros(shards.ranges.size))
     parts = [shards.split(whole, k, like) for k in range(count)]
     assert parts[0].params.tolist() == shards.part(PARAMS, 0).tolist()
     assert parts[1].target.tolist() == shards.part(PARAMS, 1).tolist()

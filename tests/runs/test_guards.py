@@ -51,9 +51,9 @@ class Breaking(tessera.PPO):
             gradients = self._break(gradients, now)
         return gradients, feedback
 
-    def apply(self, state: State, gradients: Any, norm: Any) -> State:
+    def apply(self, state: State, gradients: Any, step: Any) -> State:
         before = state.clock.applies
-        state = super().apply(state, gradients, norm)
+        state = super().apply(state, gradients, step)
         return state._replace(params=self._break(state.params, before == self.at)) if self.what == "params" else state
 
     def _break(self, tree: Any, now: Any) -> Any:

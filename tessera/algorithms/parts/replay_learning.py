@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Transition, View
+from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Step, Transition, View
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory, append_unroll, invalid_steps, n_step_rows
 from tessera.algorithms.parts.target_network import update_target
 from tessera.envs.base import Spec
@@ -103,8 +103,8 @@ class ReplayAlgorithm(Algorithm):
         """Steps of a window; only a bound algorithm knows."""
         return resolved(self.n_step)
 
-    def row_errors(self, params: Any, target: Any, rows: Row, key: jax.Array) -> jax.Array:
-        """One temporal-difference error for each row, [B]: what priorities and outliers are judged by."""
+    def row_errors(self, params: Any, target: Any, rows: Row) -> jax.Array:
+        """One temporal-difference error for each row, [B], without noise, for priorities and outliers."""
         raise NotImplementedError
 
     def loss_gradient(
@@ -169,7 +169,7 @@ class ReplayAlgorithm(Algorithm):
         count = row.reward.shape[0]
         priority = None
         if self.prioritised and self.actor_priorities:  # actors have no target network: their params stand in
-            priority = self.priority(self.row_errors(view.params, view.params, row, jax.random.key(0)))
+            priority = self.priority(self.row_errors(view.params, view.params, row))
         valid = None if trajectory.valid is None else trajectory.valid[:count]
         return Experience(row, valid, priority, version=trajectory.version[:count]), memory
 
@@ -184,26 +184,29 @@ class ReplayAlgorithm(Algorithm):
             weight = sample.weight ** linear(view.clock.progress, self.importance_exponent, self.importance_end)
             summary = summary._replace(weight=weight.max())
         if self.outliers:
-            error = self.row_errors(view.params, view.target, sample.rows, jax.random.key(0))
+            error = self.row_errors(view.params, view.target, sample.rows)
             summary = summary._replace(loss=self.row_loss(error).mean())
         return (sample.rows, weight), summary
 
     def gradient(self, view: View, batch: Any, summary: DrawSummary, key: jax.Array) -> tuple[Any, Feedback]:
-        """Gradient of the loss of temporal-difference errors; all zeros if the loss is an outlier."""
+        """Gradient of the loss of temporal-difference errors."""
         rows, weight = batch
         scale = 1.0 if weight is None else weight / summary.weight.max()
         gradients, (metrics, error) = self.loss_gradient(view, rows, scale, key)
         if self.outliers:
-            dropped = is_outlier(view.statistics, summary.loss.mean(), self.outliers)
-            gradients = jax.tree.map(lambda g: jnp.where(dropped, 0, g), gradients)
-            metrics["dropped"] = dropped.astype(error.dtype)
+            metrics["dropped"] = self.dropped(view.statistics, summary).astype(error.dtype)
         return gradients, Feedback(metrics, self.priority(error) if self.prioritised else None)
 
-    def apply(self, state: State, gradients: Any, norm: jax.Array) -> State:
-        """Step, unless the gradient was dropped, and update the target."""
-        stepped = super().apply(state, gradients, norm)
-        if self.outliers:  # a gradient that is all zeros was dropped: not even moments move
-            stepped = jax.tree.map(lambda new, old: jnp.where(norm > 0, new, old), stepped, state)
+    def dropped(self, statistics: Any, summary: DrawSummary) -> jax.Array:
+        """Whether a draw's loss is an outlier, so that its gradient is not applied."""
+        return is_outlier(statistics, summary.loss.mean(), self.outliers)
+
+    def apply(self, state: State, gradients: Any, step: Step) -> State:
+        """Step, unless the draw's loss is an outlier, and update the target."""
+        stepped = super().apply(state, gradients, step)
+        if self.outliers:
+            dropped = self.dropped(state.statistics, step.summary)
+            stepped = jax.tree.map(lambda new, old: jnp.where(dropped, old, new), stepped, state)
         return update_target(stepped, self.target_period, self.polyak)
 
     @property

@@ -260,7 +260,8 @@ def _sent(route: Route, number: int, value: Any) -> Any:
     match route.channel.route:
         case RouteKind.JOIN:
             assert route.shards is not None
-            return value._replace(params=route.shards.part(value.params, number))
+            target = route.shards.part(value.target, number) if jax.tree.leaves(value.target) else ()
+            return value._replace(params=route.shards.part(value.params, number), target=target)
         case RouteKind.RESHARD:
             return _groups(value, route.made(number))
         case _:
