@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tessera.algorithms.mappo import MAPPO
     from tessera.algorithms.ppo import PPO
     from tessera.algorithms.q_learning import QLearning
+    from tessera.algorithms.sac import SAC
     from tessera.api import Result, SeedResults, compare, evaluate_run, evaluate_runs, map_reduce, train
     from tessera.envs.base import (
         Box,
@@ -43,6 +44,7 @@ __all__ = [
     "IMPALA",
     "MAPPO",
     "PPO",
+    "SAC",
     "Algorithm",
     "Box",
     "Clock",
@@ -93,6 +95,7 @@ _MODULES = {
     "tessera.algorithms.mappo": ("MAPPO",),
     "tessera.algorithms.ppo": ("PPO",),
     "tessera.algorithms.q_learning": ("QLearning",),
+    "tessera.algorithms.sac": ("SAC",),
     "tessera.api": ("Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
     "tessera.envs.base": (
         "Box", "DeviceEnvironment", "Discrete", "HostEnvironment", "HostVector", "MultiDiscrete", "Spec", "Timestep",

@@ -30,6 +30,7 @@ from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.presets import Preset, find_preset
+from tessera.program.row_check import warn_of_shared_noise
 from tessera.program.training_program import published
 from tessera.runs import directory
 from tessera.runs.checkpoint import flatten
@@ -229,6 +230,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         if policy is None and mesh is None:
             policy = "fused:devices=1"  # its seeds fill a device better than one run fills several
     bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
+    warn_of_shared_noise(bound, environment, plan)
     updates = planned_updates(bound, plan, steps)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     folder = None if run_dir is None else Path(run_dir)

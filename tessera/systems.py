@@ -63,6 +63,10 @@ SYSTEMS: dict[str, System] = {
         "q_learning", "central:mode=async", "Mnih et al. 2016",
         "actor-learners without a replay: one-step Sarsa, gradients applied as they arrive", {"kind": "sarsa"},
     ),
+    "ddpg": System(
+        "dpg", "", "Lillicrap et al. 2016", "deterministic policy gradient with one critic and a replay",
+        {"twin": False, "actor_delay": 1, "smoothing": 0.0},
+    ),
     "downpour": System(
         "a2c", "central:mode=async,workers=2,shards=2,model=2,push=2,pull=2", "Dean et al. 2012",
         "DistBelief: replicas whose layers are cut over devices push to a sharded server and pull from it at intervals",
@@ -104,14 +108,19 @@ SYSTEMS: dict[str, System] = {
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO with a recurrent network", {"core": "lstm"}),
     "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),
+    "sac": System("sac", "", "Haarnoja et al. 2018", "soft actor-critic: entropy counts, at a learned temperature"),
     "seed_rl": System(
         "impala", "single_learner_fine:wait=0.001", "Espeholt et al. 2020",
         "environments only step; the learner acts for those that are ready, in one batch",
     ),
+    "td3": System(
+        "dpg", "", "Fujimoto et al. 2018", "deterministic policy gradient with two critics and a delayed actor",
+        {"unroll": 1, "batch": 256, "learning_rate": 3e-4, "anneal": False},
+    ),
 }  # fmt: skip
 
 
-TASKS = {"dpg": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3"}
+TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3"}
 """Environments for algorithms that cannot play CartPole."""
 
 

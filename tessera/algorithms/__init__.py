@@ -17,6 +17,7 @@ ALGORITHMS: dict[str, str] = {
     "mappo": "MAPPO",
     "ppo": "PPO",
     "q_learning": "QLearning",
+    "sac": "SAC",
 }
 """Name on the command line -> class, in the module of the same name."""
 

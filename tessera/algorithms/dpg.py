@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from tessera.algorithms.contract import Part, View
+from tessera.algorithms.parts.continuous_control import ContinuousControl
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
-from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
-from tessera.envs.base import Box, Spec, Timestep
-from tessera.errors import TesseraError
-from tessera.networks import ActionCritic, DeterministicActor, action_range, output_dtype
+from tessera.envs.base import Timestep
+from tessera.networks import DeterministicActor, action_range
 from tessera.support.fields import option
 
 
 @dataclass(frozen=True)
-class DPG(ReplayAlgorithm):
+class DPG(ContinuousControl):
     """Critics learn the value of actions from replayed experience; the actor ascends the first critic's value.
 
     Before the first gradient, actions are uniform in their range; then they are the actor's, with noise. By default it
@@ -28,26 +27,11 @@ class DPG(ReplayAlgorithm):
 
     name: ClassVar[str] = "dpg"
     summary: ClassVar[str] = "deterministic policy gradient for continuous actions: DDPG, with TD3's changes as flags"
-    default_envs: ClassVar[int] = 16
 
-    draws: int = 16
-    """Batches drawn, and gradients applied, per update."""
-    capacity: int = 1_000_000
-    """Rows that the replay holds, over all environments."""
-    warmup: int = 64
-    """Unrolls of random actions before learning starts."""
-    polyak: float = 0.005
-    """Share of the difference by which the target moves to the params at each gradient; 0: by copies."""
-    max_gradient_norm: float = 0.0
-    """Gradients are scaled down to this global norm, of actor and critics together; 0 leaves them alone."""
-    widths: tuple[int, ...] | None = (256, 256)
-    """Widths of the fully connected layers."""
     twin: bool = True
     """Learn two critics, and use the lower of their values in targets (clipped double Q)."""
     actor_delay: int = option(2, low=1)
     """Gradients from one step of the actor to the next, by the version of the params that a gradient is taken at."""
-    actor_rate: float | None = option(None, low=0)
-    """Step size of the actor at the beginning; default: that of the critics."""
     smoothing: float = option(0.2, low=0)
     """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
     smoothing_clip: float = option(0.5, low=0)
@@ -55,24 +39,15 @@ class DPG(ReplayAlgorithm):
     noise: float = option(0.1, low=0)
     """Deviation of the noise on actions that are played, as a share of half their range."""
 
-    def bind(self, spec: Spec) -> Self:
-        """Refuse actions that are not continuous."""
-        if not isinstance(spec.actions, Box):
-            raise TesseraError(
-                f"{self.name} needs continuous actions (a Box), this environment has {spec.actions}: "
-                "try dqn, ppo or a2c"
-            )
-        return super().bind(spec)
-
     @property
     def actor(self) -> Any:
         """The network that chooses actions, as a Flax module."""
         return DeterministicActor(self.world, self.widths, self.torso)
 
     @property
-    def critic(self) -> Any:
-        """The network, or the two networks, that value actions."""
-        return ActionCritic(self.world, self.widths, self.torso, 2 if self.twin else 1)
+    def critics(self) -> int:
+        """Networks that value actions."""
+        return 2 if self.twin else 1
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -84,26 +59,13 @@ class DPG(ReplayAlgorithm):
         """Noise on the target's actions."""
         return self.smoothing > 0
 
-    def init(self, key: jax.Array) -> Any:
-        """Make the params of actor and critics."""
-        actor_key, critic_key = jax.random.split(key)
-        observation = jnp.zeros(self.world.observation_shape, self.world.observation_dtype)
-        critic = self.critic.init(critic_key, observation, self.zero_actions(1)[0])
-        return {"actor": self.actor.init(actor_key, observation), "critic": critic}
-
-    def zero_actions(self, n: int) -> jax.Array:
-        """Actions of steps that were never played, [n, *shape]."""
-        middle, _ = action_range(self.world)
-        return jnp.zeros((n, *middle.shape), output_dtype(self.world.precision))
-
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the actor's action, with noise; before the first gradient, a uniform one."""
         action = self.actor.apply(view.params["actor"], timestep.observation)
-        middle, half = action_range(self.world)
+        _, half = action_range(self.world)
         noisy = action + self.noise * half * jax.random.normal(key, action.shape, action.dtype)
         # one key serves both: only one of the two is taken
-        uniform = middle + half * jax.random.uniform(key, action.shape, action.dtype, -1.0, 1.0)
-        return self.clip_action(jnp.where(view.clock.fresh, uniform, noisy)), memory, ()
+        return self.clip_action(self.uniform_unless_learned(view, noisy, key)), memory, ()
 
     def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the actor's action."""
@@ -129,11 +91,6 @@ class DPG(ReplayAlgorithm):
         q_t = self.critic.apply(target["critic"], rows.bootstrap, action).min(axis=-1)
         return rows.reward + rows.discount * q_t
 
-    def td_errors(self, critic: Any, targets: jax.Array, rows: Row) -> tuple[jax.Array, jax.Array]:
-        """Temporal-difference errors, value minus target, and the values: [B, critics] each."""
-        q_tm1 = self.critic.apply(critic, rows.observation, rows.action)
-        return q_tm1 - targets[:, None], q_tm1
-
     def row_errors(self, params: Any, target: Any, rows: Row) -> jax.Array:
         """Size of the temporal-difference errors, [B]; of two critics the mean."""
         error, _ = self.td_errors(params["critic"], self.targets(target, rows, None), rows)
@@ -144,11 +101,6 @@ class DPG(ReplayAlgorithm):
         actor, critic = view.params["actor"], view.params["critic"]
         targets = self.targets(view.target, rows, key)
 
-        def critic_loss(critic: Any) -> tuple[jax.Array, Any]:
-            error, values = self.td_errors(critic, targets, rows)
-            total = jnp.mean(scale * self.row_loss(error).sum(axis=-1))
-            return total, (values.mean(), jnp.abs(error).mean(axis=-1))
-
         def actor_loss(actor: Any) -> jax.Array:
             action = self.actor.apply(actor, rows.observation)
             return -jnp.mean(scale * self.critic.apply(critic, rows.observation, action)[..., 0])
@@ -156,8 +108,7 @@ class DPG(ReplayAlgorithm):
         def not_due(actor: Any) -> tuple[jax.Array, Any]:
             return actor_loss(actor), jax.tree.map(jnp.zeros_like, actor)
 
-        (loss, (value, error)), critic_gradient = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        critic_gradient, metrics, error = self.critic_gradient(critic, targets, rows, scale)
         due = self.due(view.clock).get("actor", True)
-        actor_loss_value, actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
-        metrics = {"loss": loss, "actor_loss": actor_loss_value, "q_mean": value, "td_error": error.mean()}
+        metrics["actor_loss"], actor_gradient = jax.lax.cond(due, jax.value_and_grad(actor_loss), not_due, actor)
         return {"actor": actor_gradient, "critic": critic_gradient}, (metrics, error)

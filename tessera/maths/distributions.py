@@ -139,6 +139,30 @@ class DiagonalGaussian:
         return self._shaped(self.mean)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["mean", "log_std"], meta_fields=[])
+@dataclass(frozen=True)
+class SquashedGaussian:
+    """Independent normal distributions behind tanh: numbers between -1 and 1 (Haarnoja et al., 2018)."""
+
+    mean: jax.Array
+    """[..., d], before tanh."""
+    log_std: jax.Array
+    """[..., d], before tanh."""
+
+    def sample(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Draw [..., d], with the log-density [...] of what was drawn."""
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        before = self.mean + jnp.exp(self.log_std) * noise
+        normal = -0.5 * jnp.square(noise) - self.log_std - 0.5 * math.log(2.0 * math.pi)
+        # log(1 - tanh(x)^2), without cancellation for large x
+        slope = 2.0 * (math.log(2.0) - before - jax.nn.softplus(-2.0 * before))
+        return jnp.tanh(before), jnp.sum(normal - slope, axis=-1)
+
+    def mode(self) -> jax.Array:
+        """What the mean becomes, [..., d]."""
+        return jnp.tanh(self.mean)
+
+
 Distribution = Categorical | MultiCategorical | DiagonalGaussian
 
 

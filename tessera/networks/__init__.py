@@ -1,7 +1,14 @@
 """Networks (Flax): torsos that read observations, cores that remember, heads for distributions and values."""
 
 from tessera.networks.conv import Conv, ConvTorso, ResidualTorso
-from tessera.networks.deterministic import ActionCritic, Chooser, DeterministicActor, action_range
+from tessera.networks.deterministic import (
+    ActionCritic,
+    Chooser,
+    DeterministicActor,
+    SquashedGaussianActor,
+    action_range,
+    unscaled_action,
+)
 from tessera.networks.heads import ActorCritic, QNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
@@ -23,10 +30,12 @@ __all__ = [
     "DeterministicActor",
     "QNetwork",
     "ResidualTorso",
+    "SquashedGaussianActor",
     "TeamActorCritic",
     "action_range",
     "empty_carry",
     "output_dtype",
     "torso",
     "torso_name",
+    "unscaled_action",
 ]

@@ -1,4 +1,4 @@
-"""Networks without a distribution: actors that compute an action, and critics that value it."""
+"""Actors whose actions stay within their range, and critics that value an action."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.envs.base import Box, Spec
 from tessera.errors import TesseraError
-from tessera.maths.distributions import for_actions, head_size
+from tessera.maths.distributions import SquashedGaussian, for_actions, head_size
 from tessera.networks.mlp import MLP, dense, output_dtype
 from tessera.networks.torsos import torso, torso_widths
 
@@ -43,8 +43,33 @@ class DeterministicActor(nn.Module):
         spec, actions = self.spec, box(self.spec)
         features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
         out = dense(actions.size, None, spec.precision, name="action")(features).astype(output_dtype(spec.precision))
-        middle, half = action_range(spec)
-        return middle + half * jnp.tanh(out).reshape(*out.shape[:-1], *actions.shape)
+        return unscaled_action(spec, jnp.tanh(out))
+
+
+class SquashedGaussianActor(nn.Module):
+    """A distribution over continuous actions, scaled so that each number lies between -1 and 1."""
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Widths of the fully connected layers; None: the torso's usual ones."""
+    torso: str = "auto"
+    """"auto", or one of `TORSOS`."""
+    activation: str = "relu"
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> SquashedGaussian:
+        """Compute the distribution; logarithms of deviations lie between -5 and 2."""
+        spec, size = self.spec, box(self.spec).size
+        features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
+        out = dense(2 * size, None, spec.precision, name="action")(features).astype(output_dtype(spec.precision))
+        mean, spread = jnp.split(out, 2, axis=-1)
+        return SquashedGaussian(mean, -5.0 + 3.5 * (jnp.tanh(spread) + 1.0))
+
+
+def unscaled_action(spec: Spec, action: jax.Array) -> jax.Array:
+    """The action in its own range, [..., *shape], from numbers between -1 and 1, [..., d]."""
+    middle, half = action_range(spec)
+    return middle + half * action.reshape(*action.shape[:-1], *box(spec).shape)
 
 
 class Chooser(nn.Module):
