@@ -49,7 +49,10 @@ HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
 EXCEPTIONS: dict[str, Task] = {
     "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
     "apex_dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
+    "ddpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
+    "sac": Task("gymnax:Pendulum-v1", 40_000, -200.0),
+    "td3": Task("gymnax:Pendulum-v1", 40_000, -200.0),
     "async_q": Task(target=None),
     "q_learning": Task(target=None),
     "async_sarsa": Task(target=None),

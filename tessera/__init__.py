@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tessera.algorithms.a2c import A2C
+    from tessera.algorithms.c51 import C51
     from tessera.algorithms.contract import Algorithm, Clock, Feedback, Part, Schedule, State, Step, Transition, View
     from tessera.algorithms.dpg import DPG
     from tessera.algorithms.dqn import DQN
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tessera.algorithms.mappo import MAPPO
     from tessera.algorithms.ppo import PPO
     from tessera.algorithms.q_learning import QLearning
+    from tessera.algorithms.qr_dqn import QRDQN
     from tessera.algorithms.sac import SAC
     from tessera.api import Result, SeedResults, compare, evaluate_run, evaluate_runs, map_reduce, train
     from tessera.envs.base import (
@@ -38,12 +40,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "A2C",
+    "C51",
     "DPG",
     "DQN",
     "ES",
     "IMPALA",
     "MAPPO",
     "PPO",
+    "QRDQN",
     "SAC",
     "Algorithm",
     "Box",
@@ -85,6 +89,7 @@ __all__ = [
 
 _MODULES = {
     "tessera.algorithms.a2c": ("A2C",),
+    "tessera.algorithms.c51": ("C51",),
     "tessera.algorithms.contract": (
         "Algorithm", "Clock", "Feedback", "Part", "Schedule", "State", "Step", "Transition", "View",
     ),
@@ -95,6 +100,7 @@ _MODULES = {
     "tessera.algorithms.mappo": ("MAPPO",),
     "tessera.algorithms.ppo": ("PPO",),
     "tessera.algorithms.q_learning": ("QLearning",),
+    "tessera.algorithms.qr_dqn": ("QRDQN",),
     "tessera.algorithms.sac": ("SAC",),
     "tessera.api": ("Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
     "tessera.envs.base": (

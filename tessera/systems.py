@@ -63,6 +63,7 @@ SYSTEMS: dict[str, System] = {
         "q_learning", "central:mode=async", "Mnih et al. 2016",
         "actor-learners without a replay: one-step Sarsa, gradients applied as they arrive", {"kind": "sarsa"},
     ),
+    "c51": System("c51", "", "Bellemare et al. 2017", "DQN that learns the distribution of returns, on fixed atoms"),
     "ddpg": System(
         "dpg", "", "Lillicrap et al. 2016", "deterministic policy gradient with one critic and a replay",
         {"twin": False, "actor_delay": 1, "smoothing": 0.0},
@@ -108,6 +109,11 @@ SYSTEMS: dict[str, System] = {
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO with a recurrent network", {"core": "lstm"}),
     "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),
+    "qr_dqn": System("qr_dqn", "", "Dabney et al. 2018", "DQN that learns quantiles of the distribution of returns"),
+    "rainbow": System(
+        "c51", "", "Hessel et al. 2018", "all of DQN's extensions: C51, double, dueling, prioritised, n-step, noisy",
+        {"n_step": 3, "double": True, "dueling": True, "prioritised": True, "noisy": True},
+    ),
     "sac": System("sac", "", "Haarnoja et al. 2018", "soft actor-critic: entropy counts, at a learned temperature"),
     "seed_rl": System(
         "impala", "single_learner_fine:wait=0.001", "Espeholt et al. 2020",

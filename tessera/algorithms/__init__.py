@@ -10,6 +10,7 @@ from tessera.support.imports import import_target
 
 ALGORITHMS: dict[str, str] = {
     "a2c": "A2C",
+    "c51": "C51",
     "dpg": "DPG",
     "dqn": "DQN",
     "es": "ES",
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, str] = {
     "mappo": "MAPPO",
     "ppo": "PPO",
     "q_learning": "QLearning",
+    "qr_dqn": "QRDQN",
     "sac": "SAC",
 }
 """Name on the command line -> class, in the module of the same name."""

@@ -53,19 +53,36 @@ def gaussian_entropy(log_std: jax.Array) -> jax.Array:
     return jnp.sum(log_std + 0.5 * (1.0 + math.log(2.0 * math.pi)), axis=-1)
 
 
-def q_target(r_t: jax.Array, discount_t: jax.Array, q_t: jax.Array) -> jax.Array:
-    """Q-learning's target r_t + discount_t * max_a q_t(a): [...], [...], [..., n] -> [...], without gradient."""
-    return jax.lax.stop_gradient(r_t + discount_t * jnp.max(q_t, axis=-1))
+def dueling(value: jax.Array, advantage: jax.Array, axis: int = -1) -> jax.Array:
+    """Combine a state's value and its actions' advantages (Wang et al., 2016): [...], [..., n] -> q [..., n].
 
-
-def double_q_target(r_t: jax.Array, discount_t: jax.Array, q_t: jax.Array, q_t_selector: jax.Array) -> jax.Array:
-    """Double Q-learning's target: `q_t` values the action that `q_t_selector` prefers (van Hasselt et al., 2016).
-
-    Shapes [...], [...], [..., n], [..., n] -> [...], without gradient.
+    `axis` is that of the actions, where each has several numbers.
     """
-    return jax.lax.stop_gradient(r_t + discount_t * select(q_t, jnp.argmax(q_t_selector, axis=-1)))
+    return jnp.expand_dims(value, axis) + advantage - jnp.mean(advantage, axis=axis, keepdims=True)
 
 
-def dueling(value: jax.Array, advantage: jax.Array) -> jax.Array:
-    """Combine a state's value and its actions' advantages (Wang et al., 2016): [...], [..., n] -> q [..., n]."""
-    return value[..., None] + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+def select_atoms(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Take the numbers of one action, row by row: [..., n, atoms], int [...] -> [..., atoms]."""
+    return select(jnp.swapaxes(x, -1, -2), index[..., None])
+
+
+def project_on_atoms(values: jax.Array, weights: jax.Array, atoms: jax.Array) -> jax.Array:
+    """Share each value's weight out to the two atoms beside it (C51, Bellemare et al., 2017).
+
+    Values and weights are [..., k], and `atoms` [m] are evenly spaced; values beyond the last atom count as that one.
+    """
+    step = (atoms[-1] - atoms[0]) / (atoms.shape[0] - 1)
+    distance = jnp.abs(jnp.clip(values, atoms[0], atoms[-1])[..., None] - atoms) / step
+    return jnp.sum(weights[..., None] * jnp.clip(1.0 - distance, 0.0, 1.0), axis=-2)
+
+
+def quantile_loss(quantiles: jax.Array, targets: jax.Array, delta: float) -> jax.Array:
+    """Huber's loss of quantile regression (Dabney et al., 2018): [..., n], [..., m] -> [...].
+
+    Quantiles stand for the middles of n equal shares. The mean over targets, summed over quantiles.
+    """
+    n = quantiles.shape[-1]
+    middles = (jnp.arange(n, dtype=quantiles.dtype) + 0.5) / n
+    error = targets[..., None, :] - quantiles[..., None]  # [..., quantile, target]
+    weight = jnp.abs(middles[:, None] - (error < 0))
+    return jnp.sum(jnp.mean(weight * huber(error, delta), axis=-1), axis=-1)

@@ -125,7 +125,7 @@ def _input(observation: Any, tower: int) -> jax.Array:
 
 
 class QNetwork(nn.Module):
-    """The value of each of a discrete set of actions."""
+    """The value of each of a discrete set of actions, or several numbers for each that describe its distribution."""
 
     spec: Spec
     widths: tuple[int, ...] | None = None
@@ -135,10 +135,14 @@ class QNetwork(nn.Module):
     dueling: bool = False
     """Separate heads for the value and the advantages, each with its own last hidden layer (Wang et al., 2016)."""
     activation: str = "relu"
+    atoms: int | None = None
+    """Numbers for each action; None: its value."""
+    noisy: bool = False
+    """Noise on the weights of the last hidden layer and of the heads (Fortunato et al., 2018)."""
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        """Compute action values [..., n]."""
+        """Compute action values [..., n], or [..., n, atoms]."""
         spec = self.spec
         if not isinstance(spec.actions, Discrete):
             raise TesseraError(
@@ -146,14 +150,16 @@ class QNetwork(nn.Module):
                 "choose an algorithm with a policy of its own, such as PPO"
             )
         widths = torso_widths(spec, self.torso, self.widths)
-        below, last = (widths[:-1], widths[-1:]) if self.dueling else (widths, ())
+        below, last = (widths[:-1], widths[-1:]) if self.dueling or self.noisy else (widths, ())
         features = torso(spec, self.torso, below, self.activation, gain=None)(observation)
 
-        def head(size: int, name: str) -> jax.Array:
-            hidden = MLP(last, self.activation, spec.precision, gain=None, name=f"{name}_hidden")(features)
-            out = dense(size, None, spec.precision, name=name)(hidden)
-            return out.astype(output_dtype(spec.precision))
+        def head(choices: int, name: str) -> jax.Array:
+            hidden = MLP(last, self.activation, spec.precision, gain=None, noisy=self.noisy, name=f"{name}_hidden")
+            out = dense(choices * (self.atoms or 1), None, spec.precision, name, self.noisy)(hidden(features))
+            return out.astype(output_dtype(spec.precision)).reshape(*out.shape[:-1], choices, self.atoms or 1)
 
         if self.dueling:
-            return dueling(head(1, "value")[..., 0], head(spec.actions.n, "advantage"))
-        return head(spec.actions.n, "q")
+            values = dueling(head(1, "value")[..., 0, :], head(spec.actions.n, "advantage"), axis=-2)
+        else:
+            values = head(spec.actions.n, "q")
+        return values[..., 0] if self.atoms is None else values

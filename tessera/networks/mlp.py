@@ -43,12 +43,42 @@ def output_dtype(precision: str) -> jnp.dtype:
     return dtypes(precision)[1]
 
 
-def dense(width: int, gain: float | None, precision: str, name: str | None = None) -> nn.Module:
+def dense(width: int, gain: float | None, precision: str, name: str | None = None, noisy: bool = False) -> nn.Module:
     """Make one linear layer: orthogonal weights of this gain and zero biases; if None, a `SpreadDense`."""
     compute, param = dtypes(precision)
+    if noisy:
+        return NoisyDense(width, compute, param, name=name)
     if gain is None:
         return SpreadDense(width, compute, param, name=name)
     return nn.Dense(width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name)
+
+
+class NoisyDense(nn.Module):
+    """A linear layer whose weights are learned means and deviations (Fortunato et al., 2018): [..., k] -> [..., width].
+
+    Noise is factorised, one draw for all rows of a call, from the stream "noise"; without that stream there is none.
+    """
+
+    width: int
+    dtype: jnp.dtype
+    param_dtype: jnp.dtype
+    deviation: float = 0.5
+    """Deviation at the beginning, times the square root of the inputs."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Evaluate the layer."""
+        inputs = x.shape[-1]
+        constant = nn.initializers.constant(self.deviation / math.sqrt(inputs))
+        mean = SpreadDense(self.width, self.dtype, self.param_dtype, name="mean")(x)
+        kernel = self.param("kernel_deviation", constant, (inputs, self.width), self.param_dtype).astype(self.dtype)
+        bias = self.param("bias_deviation", constant, (self.width,), self.param_dtype).astype(self.dtype)
+        if not self.has_rng("noise"):
+            return mean
+        noise = jax.random.normal(self.make_rng("noise"), (inputs + self.width,), self.dtype)
+        noise = jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
+        into, out = noise[:inputs], noise[inputs:]
+        return mean + ((x.astype(self.dtype) * into) @ kernel + bias) * out
 
 
 class SpreadDense(nn.Module):
@@ -88,6 +118,8 @@ class MLP(nn.Module):
     """Gain of the orthogonal weights; None: uniform weights and biases."""
     axes: int = 1
     """Number of axes of one observation, which are flattened. Axes before them are a batch."""
+    noisy: bool = False
+    """Layers with noise on their weights."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -98,5 +130,5 @@ class MLP(nn.Module):
         x = x.reshape(*batch, -1).astype(dtypes(self.precision)[0])
         x = x * scale if scale != 1.0 else x
         for width in self.widths:
-            x = activation(dense(width, self.gain, self.precision)(x))
+            x = activation(dense(width, self.gain, self.precision, noisy=self.noisy)(x))
         return x

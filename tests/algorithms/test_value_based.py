@@ -28,7 +28,7 @@ SPEC = Spec((3,), "float32", Discrete(2))
 class Table:
     """A network whose params are a table: the value of an action is a row of it, by the number that is observed."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def init(self, key, observation):
@@ -43,6 +43,7 @@ class Table:
 def table(monkeypatch):
     """Values that can be written down."""
     monkeypatch.setattr("tessera.algorithms.parts.epsilon_greedy.QNetwork", Table)
+    monkeypatch.setattr("tessera.algorithms.parts.value_learning.QNetwork", Table)
 
 
 PARAMS = jnp.array([[1.0, 2.0], [3.0, 0.5], [0.0, 4.0], [0.0, 0.0]])

@@ -40,24 +40,6 @@ def test_the_value_loss_matches_a_value_computed_by_hand():
     assert float(losses.value_loss(jnp.array(3.0), jnp.array(1.0))) == 2.0
 
 
-def test_q_targets_match_rlax():
-    q_tm1, q_t, selector = normal(0, 20, 5), normal(1, 20, 5), normal(2, 20, 5)
-    a, r = jnp.arange(20) % 5, normal(3, 20)
-    discount = jnp.where(jnp.arange(20) % 3 == 0, 0.0, 0.9)
-    chosen = losses.select(q_tm1, a)
-    plain = jax.vmap(rlax.q_learning)(q_tm1, a, r, discount, q_t)
-    double = jax.vmap(rlax.double_q_learning)(q_tm1, a, r, discount, q_t, selector)
-    np.testing.assert_allclose(losses.q_target(r, discount, q_t) - chosen, plain, **CLOSE)
-    np.testing.assert_allclose(losses.double_q_target(r, discount, q_t, selector) - chosen, double, **CLOSE)
-
-
-def test_no_gradient_flows_into_targets():
-    def total(q):
-        return jnp.sum(losses.q_target(1.0, 0.9, q) + losses.double_q_target(1.0, 0.9, q, q))
-
-    assert not jnp.any(jax.grad(total)(normal(0, 4)))
-
-
 def test_dueling_keeps_the_value_as_the_mean_over_actions():
     value, advantage = normal(0, 7), normal(1, 7, 3)
     q = losses.dueling(value, advantage)

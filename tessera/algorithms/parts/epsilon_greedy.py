@@ -70,13 +70,18 @@ class EpsilonGreedyAlgorithm(Algorithm):
 
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or with probability epsilon a random one."""
-        values = self.network.apply(view.params, timestep.observation)
+        values = self.action_values(view.params, timestep.observation, key)
         return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
 
     def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the best action."""
         del key
-        return self.network.apply(view.params, timestep.observation).argmax().astype(jnp.int32), memory
+        return self.action_values(view.params, timestep.observation).argmax().astype(jnp.int32), memory
+
+    def action_values(self, params: Any, observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """The value of each action, [..., n]; with a key, noise may be on them."""
+        del key
+        return self.network.apply(params, observation)
 
     def exploration_rate(self, env_id: jax.Array) -> Any:
         """The rate of environment number `env_id`, for its memory; () if all have the same."""
