@@ -100,6 +100,12 @@ NOTES: dict[str, str] = {
     "dpg": "The policy is a function that gives one action, and learns by the slope of a critic, which learns as DQN "
     "does from a replay, towards slow copies of both. Two critics of which the lower counts, a policy that learns "
     "more seldom, and noise on the target's actions (TD3) are flags.",
+    "c51": "DQN in which the network gives each action probabilities of 51 or 101 returns, fixed in advance, instead of "
+    "one value. A target is the next action's distribution, discounted, moved by the reward and shared out to the "
+    "nearest of these returns; the loss is the cross-entropy to it. Actions are chosen by the mean. Returns beyond "
+    "`--lowest` and `--highest` cannot be told apart.",
+    "ddpg": "The first deep form of the deterministic policy gradient: one critic, a policy that moves at every gradient, "
+    "and noise on the actions that are played. It is [`dpg`](dpg.md) without TD3's three changes.",
     "downpour": "DistBelief trained networks too large for one machine: each model replica had its layers cut over "
     "several, computed gradients on its own share of the data, and pushed them, every so many steps and without "
     "waiting, to a sharded parameter server that it pulled params from every so many steps. Here a replica cuts its "
@@ -157,14 +163,28 @@ NOTES: dict[str, str] = {
     "unrolls, which start from what was remembered when they were played. Rewards are scaled by default: with "
     "CartPole's own, the gradient is nearly all of the value's errors (norms of 10 to 1,000, clipped to 0.5), and on "
     "some seeds the policy is lost again.",
+    "pqn": "Q-learning as PPO is run: many environments play a short unroll, which is learned from in a few passes of "
+    "minibatches and dropped. There is neither a replay nor a target network: layer normalisation keeps values from "
+    "diverging, and targets are lambda-returns.",
     "q_learning": "What the actor-learners of [`async_q`](async_q.md) run, in one place: 16 environments that explore "
     "each in its own way make one gradient.",
+    "qr_dqn": "DQN in which the network gives each action quantiles of its return, by quantile regression. Unlike C51's "
+    "returns they need no range that is fixed in advance.",
+    "rainbow": "Six extensions of DQN in one agent: distributions of returns ([`c51`](c51.md)), double and dueling "
+    "networks, prioritised replay, windows of 3 steps, and noise on weights instead of random actions. Each is a flag: "
+    "leaving one out is an ablation.",
+    "sac": "An actor draws actions from a distribution, and is paid for its entropy as well as for reward; two critics "
+    "learn both sums from a replay. The price of entropy, the temperature, is learned too, so that entropy stays near "
+    "a target. Actor, critics and temperature are parts of the params, each with its own optimiser.",
     "seed_rl": "IMPALA turned inside out: actors have no network, and send each observation to the learner, which "
     "acts for whichever of them are ready, in one batch on its accelerator; no params travel. That is "
     "`single_learner_fine` with a bound on waiting: once an environment server is ready, the others have 1 ms to "
     "join its batch. Who was ready when changes nothing but the time (`python benchmarks/ready.py`). The learner "
     "learns when all have ended their unrolls, so experience is as fresh as its params, and V-trace has nothing to "
     "correct unless `--lag` is given.",
+    "td3": "DDPG with three changes that keep values from growing without reason: two critics of which the lower counts, "
+    "a policy that moves at every second gradient, and noise on the target's actions. As in the paper one gradient is "
+    "made for each step.",
 }
 """How the system of the paper works, and how the pair of algorithm and policy is the same."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tessera.algorithms.impala import IMPALA
     from tessera.algorithms.mappo import MAPPO
     from tessera.algorithms.ppo import PPO
+    from tessera.algorithms.pqn import PQN
     from tessera.algorithms.q_learning import QLearning
     from tessera.algorithms.qr_dqn import QRDQN
     from tessera.algorithms.sac import SAC
@@ -47,6 +48,7 @@ __all__ = [
     "IMPALA",
     "MAPPO",
     "PPO",
+    "PQN",
     "QRDQN",
     "SAC",
     "Algorithm",
@@ -99,6 +101,7 @@ _MODULES = {
     "tessera.algorithms.impala": ("IMPALA",),
     "tessera.algorithms.mappo": ("MAPPO",),
     "tessera.algorithms.ppo": ("PPO",),
+    "tessera.algorithms.pqn": ("PQN",),
     "tessera.algorithms.q_learning": ("QLearning",),
     "tessera.algorithms.qr_dqn": ("QRDQN",),
     "tessera.algorithms.sac": ("SAC",),

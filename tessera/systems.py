@@ -108,6 +108,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO with a recurrent network", {"core": "lstm"}),
+    "pqn": System("pqn", "", "Gallici et al. 2024", "Q-learning from many environments at once, without a replay"),
     "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),
     "qr_dqn": System("qr_dqn", "", "Dabney et al. 2018", "DQN that learns quantiles of the distribution of returns"),
     "rainbow": System(

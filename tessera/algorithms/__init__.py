@@ -17,6 +17,7 @@ ALGORITHMS: dict[str, str] = {
     "impala": "IMPALA",
     "mappo": "MAPPO",
     "ppo": "PPO",
+    "pqn": "PQN",
     "q_learning": "QLearning",
     "qr_dqn": "QRDQN",
     "sac": "SAC",

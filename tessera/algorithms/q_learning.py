@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, State, Step, Transition, View
-from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
+from tessera.algorithms.contract import Schedule, State, Step, Transition, View
 from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps
 from tessera.algorithms.parts.target_network import update_target
+from tessera.algorithms.parts.values_of_unrolls import TargetBatch, ValuesOfUnrolls
 from tessera.errors import unknown_name
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
@@ -22,17 +22,8 @@ from tessera.support.fields import option
 KINDS = ("one_step", "sarsa", "n_step")
 
 
-class TargetBatch(NamedTuple):
-    """Rows to learn from."""
-
-    observation: jax.Array
-    action: jax.Array
-    target: jax.Array
-    valid: jax.Array | None
-
-
 @dataclass(frozen=True)
-class QLearning(EpsilonGreedyAlgorithm):
+class QLearning(ValuesOfUnrolls):
     """Learns from each unroll once. It is stable where many environments with different exploration play at once.
 
     A gradient is the mean over an unroll, as if it had been accumulated step by step. `act` is in
@@ -46,20 +37,10 @@ class QLearning(EpsilonGreedyAlgorithm):
     kind: str = "one_step"
     """Target of a value. one_step: the reward and the best next action's value. sarsa: the reward and the value of the
     next action taken. n_step: all rewards to the end of the unroll, and the best action's value there."""
-    unroll: int = option(5, low=1)
-    """Steps that each environment plays between updates."""
-    learning_rate: float = option(2e-3, low=0)
-    """Step size at the beginning."""
-    anneal: bool = True
-    """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gamma: float = option(0.99, low=0, high=1)
-    """Discount per step."""
     rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets squared gradients."""
     target_period: int = option(10, low=1)
     """Gradients between copies of the params to the target network, which all learners share."""
-    max_gradient_norm: float = option(0.5, low=0)
-    """Gradients are scaled down to this global norm; 0 leaves them alone."""
     exploration: str = "mixture"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
@@ -108,23 +89,7 @@ class QLearning(EpsilonGreedyAlgorithm):
             target = returns_to_go(rows.reward, v_t, rows.terminated, rows.truncated, self.gamma)
         else:
             target = rows.reward + self.gamma * (1.0 - rows.terminated) * v_t
-        batch = TargetBatch(rows.observation, rows.action, target, rows.valid)
-        batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-        return batch, jnp.ones(()) if rows.valid is None else rows.valid.mean(dtype=jnp.result_type(float))
-
-    def gradient(self, view: View, batch: TargetBatch, summary: jax.Array, key: jax.Array) -> tuple[Any, Feedback]:
-        """Gradient of half the squared errors."""
-        del key
-        weight = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
-
-        def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            value = select(self.network.apply(params, batch.observation), batch.action)
-            error = value - batch.target
-            total = jnp.mean(weight * 0.5 * jnp.square(error))
-            return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(weight * jnp.abs(error))}
-
-        gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
-        return gradients, Feedback(metrics)
+        return self.rows_of(rows, target)
 
     def apply(self, state: State, gradients: Any, step: Step) -> State:
         """Step, and copy the params to the target every `target_period` gradients."""

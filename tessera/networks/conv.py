@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from tessera.networks.mlp import HIDDEN_GAIN, MLP, activation_named, dtypes
+from tessera.networks.mlp import HIDDEN_GAIN, MLP, activation_named, dtypes, layer_norm
 
 
 def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
@@ -138,13 +138,16 @@ class ImageTorso(nn.Module):
     """Gain of the fully connected layers; see `MLP`."""
     channels_first: bool = False
     """Whether images are [..., C, H, W]."""
+    normalised: bool = False
+    """Normalise layers before their activations; of residual networks only the fully connected ones."""
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         """Evaluate the network."""
         x = image.reshape(-1, *image.shape[-3:])
         x = self.convolved(jnp.moveaxis(x, 1, 3) if self.channels_first else x, activation_named(self.activation))
-        return MLP(self.widths, self.activation, self.precision, self.gain)(x.reshape(*image.shape[:-3], -1))
+        dense = MLP(self.widths, self.activation, self.precision, self.gain, normalised=self.normalised)
+        return dense(x.reshape(*image.shape[:-3], -1))
 
     def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Apply the convolutions to images [B, H, W, C]."""
@@ -157,7 +160,8 @@ class ConvTorso(ImageTorso):
     def convolved(self, x: jax.Array, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Convolve, layer by layer."""
         for features, kernel, stride in self.layers:
-            x = activation(Conv(features, kernel, stride, self.precision)(x))
+            x = Conv(features, kernel, stride, self.precision)(x)
+            x = activation(layer_norm(self.precision)(x) if self.normalised else x)
         return x
 
 

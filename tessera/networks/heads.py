@@ -139,6 +139,8 @@ class QNetwork(nn.Module):
     """Numbers for each action; None: its value."""
     noisy: bool = False
     """Noise on the weights of the last hidden layer and of the heads (Fortunato et al., 2018)."""
+    normalised: bool = False
+    """Normalise layers before their activations."""
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
@@ -151,7 +153,7 @@ class QNetwork(nn.Module):
             )
         widths = torso_widths(spec, self.torso, self.widths)
         below, last = (widths[:-1], widths[-1:]) if self.dueling or self.noisy else (widths, ())
-        features = torso(spec, self.torso, below, self.activation, gain=None)(observation)
+        features = torso(spec, self.torso, below, self.activation, None, self.normalised)(observation)
 
         def head(choices: int, name: str) -> jax.Array:
             hidden = MLP(last, self.activation, spec.precision, gain=None, noisy=self.noisy, name=f"{name}_hidden")

@@ -53,6 +53,12 @@ def dense(width: int, gain: float | None, precision: str, name: str | None = Non
     return nn.Dense(width, kernel_init=nn.initializers.orthogonal(gain), dtype=compute, param_dtype=param, name=name)
 
 
+def layer_norm(precision: str) -> nn.Module:
+    """Make a layer that normalises the last axis (Ba et al., 2016)."""
+    compute, param = dtypes(precision)
+    return nn.LayerNorm(dtype=compute, param_dtype=param)
+
+
 class NoisyDense(nn.Module):
     """A linear layer whose weights are learned means and deviations (Fortunato et al., 2018): [..., k] -> [..., width].
 
@@ -120,6 +126,8 @@ class MLP(nn.Module):
     """Number of axes of one observation, which are flattened. Axes before them are a batch."""
     noisy: bool = False
     """Layers with noise on their weights."""
+    normalised: bool = False
+    """Normalise each layer before its activation (layer normalisation)."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -130,5 +138,6 @@ class MLP(nn.Module):
         x = x.reshape(*batch, -1).astype(dtypes(self.precision)[0])
         x = x * scale if scale != 1.0 else x
         for width in self.widths:
-            x = activation(dense(width, self.gain, self.precision, noisy=self.noisy)(x))
+            x = dense(width, self.gain, self.precision, noisy=self.noisy)(x)
+            x = activation(layer_norm(self.precision)(x) if self.normalised else x)
         return x

@@ -50,6 +50,7 @@ def torso(
     widths: tuple[int, ...] | None = None,
     activation: str | None = None,
     gain: float | None = HIDDEN_GAIN,
+    normalised: bool = False,
 ) -> nn.Module:
     """Make the network that turns observations [..., *observation_shape] into features [..., widths[-1]].
 
@@ -61,12 +62,14 @@ def torso(
             (256,) for resnet.
         activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
         gain: gain of the fully connected layers; see `MLP`.
+        normalised: normalise layers before their activations.
     """
     name = torso_name(spec, name)
     widths = torso_widths(spec, name, widths)
     if name == "mlp":
-        return MLP(widths, activation or "tanh", spec.precision, gain, len(spec.observation_shape))
-    rest = (widths, activation or "relu", spec.precision, gain, channels_first(spec))
+        axes = len(spec.observation_shape)
+        return MLP(widths, activation or "tanh", spec.precision, gain, axes, normalised=normalised)
+    rest = (widths, activation or "relu", spec.precision, gain, channels_first(spec), normalised)
     if name == "resnet":
         return ResidualTorso(RESNET, *rest)
     return ConvTorso(NATURE if name == "nature" else SMALL, *rest)
