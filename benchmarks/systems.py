@@ -100,12 +100,12 @@ NOTES: dict[str, str] = {
     "dpg": "The policy is a function that gives one action, and learns by the slope of a critic, which learns as DQN "
     "does from a replay, towards slow copies of both. Two critics of which the lower counts, a policy that learns "
     "more seldom, and noise on the target's actions (TD3) are flags.",
-    "c51": "DQN in which the network gives each action probabilities of 51 or 101 returns, fixed in advance, instead of "
-    "one value. A target is the next action's distribution, discounted, moved by the reward and shared out to the "
+    "c51": "DQN in which the network gives each action probabilities of 51 or 101 returns, fixed in advance, instead "
+    "of one value. A target is the next action's distribution, discounted, moved by the reward and shared out to the "
     "nearest of these returns; the loss is the cross-entropy to it. Actions are chosen by the mean. Returns beyond "
     "`--lowest` and `--highest` cannot be told apart.",
-    "ddpg": "The first deep form of the deterministic policy gradient: one critic, a policy that moves at every gradient, "
-    "and noise on the actions that are played. It is [`dpg`](dpg.md) without TD3's three changes.",
+    "ddpg": "The first deep form of the deterministic policy gradient: one critic, a policy that moves at every "
+    "gradient, and noise on the actions that are played. It is [`dpg`](dpg.md) without TD3's three changes.",
     "downpour": "DistBelief trained networks too large for one machine: each model replica had its layers cut over "
     "several, computed gradients on its own share of the data, and pushed them, every so many steps and without "
     "waiting, to a sharded parameter server that it pulled params from every so many steps. Here a replica cuts its "
@@ -168,8 +168,8 @@ NOTES: dict[str, str] = {
     "diverging, and targets are lambda-returns.",
     "q_learning": "What the actor-learners of [`async_q`](async_q.md) run, in one place: 16 environments that explore "
     "each in its own way make one gradient.",
-    "qr_dqn": "DQN in which the network gives each action quantiles of its return, by quantile regression. Unlike C51's "
-    "returns they need no range that is fixed in advance.",
+    "qr_dqn": "DQN in which the network gives each action quantiles of its return, by quantile regression. Unlike "
+    "C51's returns they need no range that is fixed in advance.",
     "rainbow": "Six extensions of DQN in one agent: distributions of returns ([`c51`](c51.md)), double and dueling "
     "networks, prioritised replay, windows of 3 steps, and noise on weights instead of random actions. Each is a flag: "
     "leaving one out is an ablation.",
@@ -182,9 +182,9 @@ NOTES: dict[str, str] = {
     "join its batch. Who was ready when changes nothing but the time (`python benchmarks/ready.py`). The learner "
     "learns when all have ended their unrolls, so experience is as fresh as its params, and V-trace has nothing to "
     "correct unless `--lag` is given.",
-    "td3": "DDPG with three changes that keep values from growing without reason: two critics of which the lower counts, "
-    "a policy that moves at every second gradient, and noise on the target's actions. As in the paper one gradient is "
-    "made for each step.",
+    "td3": "DDPG with three changes that keep values from growing without reason: two critics of which the lower "
+    "counts, a policy that moves at every second gradient, and noise on the target's actions. As in the paper one "
+    "gradient is made for each step.",
 }
 """How the system of the paper works, and how the pair of algorithm and policy is the same."""
 

@@ -1,0 +1,32 @@
+"""Algorithms whose five seeds, trained in one program with the flags that a newcomer has, all solve their task."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+CARTPOLE, PENDULUM = ("gymnax:CartPole-v1", 500_000, 475.0), ("gymnax:Pendulum-v1", 20_000, -180.0)
+
+
+@pytest.mark.parametrize(
+    ("system", "task"),
+    [("c51", CARTPOLE), ("qr_dqn", CARTPOLE), ("rainbow", CARTPOLE), ("pqn", CARTPOLE), ("sac", PENDULUM)],
+)
+def test_every_seed_solves_the_task(system: str, task: tuple[str, int, float], tmp_path: Path) -> None:
+    env, steps, solved = task
+    command = [sys.executable, "-m", "tessera", "train", system, env, "--steps", str(steps)]
+    command += ["--seed", "11", "--seeds", "5", "--run-dir", str(tmp_path / "run")]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    summaries = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("seed-*/summary.json")]
+    assert len(summaries) == 5
+    assert [(s["seed"], s["eval_return_mean"]) for s in summaries if s["eval_return_mean"] < solved] == []
