@@ -8,7 +8,7 @@ from typing import Any
 
 from tessera import algorithms
 from tessera.algorithms.contract import Algorithm
-from tessera.errors import unknown_name
+from tessera.errors import TesseraError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,15 @@ TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jax
 """Environments for algorithms that cannot play CartPole."""
 
 
+NEAREST = {
+    "acer": "impala", "acktr": "a2c", "apex": "apex_dqn", "ars": "es", "cma_es": "es", "d4pg": "apex_dpg",
+    "ddqn": "dqn", "double_dqn": "dqn", "dueling_dqn": "dqn", "fqf": "qr_dqn", "ippo": "mappo", "iqn": "qr_dqn",
+    "maddpg": "mappo", "ppg": "ppo", "ppo2": "ppo", "qmix": "mappo", "qr-dqn": "qr_dqn",
+    "recurrent_ppo": "ppo_lstm", "redq": "sac", "reinforce": "a2c", "sarsa": "async_sarsa", "tqc": "sac", "trpo": "ppo", "vdn": "mappo", "vpg": "a2c",
+}  # fmt: skip
+"""Names that people type -> what does the same job here."""
+
+
 def find(name: str) -> tuple[type[Algorithm], System | None]:
     """What `tessera train NAME` trains: (algorithm, system); py:module.Class is an algorithm without a system."""
     system = SYSTEMS.get(name.lower())
@@ -138,6 +147,9 @@ def find(name: str) -> tuple[type[Algorithm], System | None]:
         return algorithms.get(system.algorithm), system
     if name.startswith("py:") or name.lower() in algorithms.ALGORITHMS:
         return algorithms.get(name), None
+    if name.lower() in NEAREST:
+        near = NEAREST[name.lower()]
+        raise TesseraError(f"there is no {name} here; {near} does the same job: {SYSTEMS[near].summary}")
     raise unknown_name("system or algorithm", name, [*SYSTEMS, *algorithms.ALGORITHMS])
 
 

@@ -11,7 +11,7 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -41,6 +41,20 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
     return options_class
 
 
+def with_few_shown(cls: type, shown: Collection[str]) -> type:
+    """The same options, of which the help shows some."""
+    hints, helps = get_type_hints(cls, include_extras=True), field_docs(cls)
+
+    def annotated(name: str) -> Any:
+        described: Any = Annotated[hints[name], tyro.conf.arg(help=helps[name])] if helps.get(name) else hints[name]
+        return described if name in shown else Annotated[described, tyro.conf.Suppress]
+
+    fields = [(f.name, annotated(f.name), f) for f in dataclasses.fields(cls)]
+    few = dataclasses.make_dataclass(cls.__name__, fields)
+    few.__doc__ = cls.__doc__
+    return few
+
+
 def with_value(arguments: list[str], flag: str, value: str) -> list[str]:
     """The arguments, with a value for a flag that may be given without one."""
     return [
@@ -51,7 +65,7 @@ def with_value(arguments: list[str], flag: str, value: str) -> list[str]:
 
 def check_flags(arguments: list[str], *classes: type) -> None:
     """Refuse the first flag that none of the dataclasses has, naming the nearest."""
-    names = {"help"} | {f.name.replace("_", "-") for cls in classes for f in dataclasses.fields(cls)}
+    names = {"help", "help-all"} | {f.name.replace("_", "-") for cls in classes for f in dataclasses.fields(cls)}
     for argument in arguments:
         given = argument.removeprefix("--").partition("=")[0].replace("_", "-")
         if argument.startswith("--") and given.removeprefix("no-") not in names:
@@ -121,7 +135,7 @@ def field_docs(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a dataclass and of its bases."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
+        if not dataclasses.is_dataclass(base) or base.__module__ == "types":  # made here, without a source
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
-from tessera.cli.flags import check_flags, hyper_parameters, read_flags, with_value
+from tessera.cli.flags import check_flags, hyper_parameters, read_flags, with_few_shown, with_value
 from tessera.errors import TesseraError
 
 
@@ -44,6 +44,12 @@ class WorldOptions:
     """data=4,model=2: copies of the params in each learner, and devices over which each copy's wide layers are cut."""
 
 
+COMMON = (
+    "env", "policy", "preset", "envs", "steps", "seed", "seeds", "run_dir", "resume", "target_return", "learning_rate",
+)  # fmt: skip
+"""Options that `--help` shows; `--help-all` shows the others too."""
+
+
 def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
     """Read SYSTEM, then ENV and flags: (world, `options` of the command, the algorithm)."""
     from tessera import systems
@@ -52,28 +58,37 @@ def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[
     if not arguments or arguments[0] in ("-h", "--help"):
         names = textwrap.fill(", ".join(systems.SYSTEMS), 100)
         print(f"usage: tessera {command} SYSTEM ENV [flags]\n\nSYSTEM is one of\n{names},")
-        print(f"or py:module.Class for an algorithm of yours; `tessera {command} ppo --help` documents every flag")
+        print(f"or py:module.Class for an algorithm of yours; `tessera {command} ppo --help` shows its flags")
         raise SystemExit(0 if arguments else 2)
     look_in_current_folder()
     cls, system = systems.find(arguments[0])
-    flags = with_value(arguments[1:], "--preset", AUTO)
+    few = "--help-all" not in arguments and not {"-h", "--help"}.isdisjoint(arguments)
+    flags = ["--help" if flag == "--help-all" else flag for flag in with_value(arguments[1:], "--preset", AUTO)]
     of_system = system.options if system else {}
     summary = f"{system.summary} ({system.paper})" if system else cls.summary
 
     def read(settings: Mapping[str, Any]) -> tuple[WorldOptions, Any, Any]:
         """Read the flags, with these defaults of the algorithm's."""
 
-        def collect(world: Any, options: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
-            return world, options, algorithm
+        def collect(world: Any, run: Any, algorithm: Any) -> tuple[WorldOptions, Any, Any]:
+            return world, run, algorithm
 
-        fields = hyper_parameters(cls, {**settings, **of_system})
+        classes: tuple[type, ...] = (WorldOptions, options, hyper_parameters(cls, {**settings, **of_system}))
+        check_flags(flags, *classes)
+        if few:
+            classes = tuple(with_few_shown(each, COMMON) for each in classes)
+        names = ("world", "run", "algorithm")
         collect.__annotations__ = {
-            "world": tyro.conf.OmitArgPrefixes[WorldOptions],
-            "options": tyro.conf.OmitArgPrefixes[options],  # type: ignore[misc, valid-type]
-            "algorithm": tyro.conf.OmitArgPrefixes[fields],  # type: ignore[misc, valid-type]
+            name: tyro.conf.OmitArgPrefixes[each]  # type: ignore[misc, valid-type]
+            for name, each in zip(names, classes, strict=True)
         }
-        check_flags(flags, WorldOptions, options, fields)
-        return read_flags(collect, flags, f"tessera {command} {arguments[0]}", summary)
+        try:
+            return read_flags(collect, flags, f"tessera {command} {arguments[0]}", summary)
+        except SystemExit:
+            if few:
+                hidden = sum(f.name not in COMMON for each in classes for f in dataclasses.fields(each))
+                print(f"{hidden} more flags: tessera {command} {arguments[0]} --help-all")
+            raise
 
     world, chosen, values = read({})
     preset = preset_of(world, cls)

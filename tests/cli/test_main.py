@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from tessera.cli.compare import CompareOptions
 from tessera.cli.evaluate import EvalOptions
 from tessera.cli.flags import field_docs, whole_number
 from tessera.cli.main import main
-from tessera.cli.options import WorldOptions, parse_arguments, policy_of
+from tessera.cli.options import COMMON, WorldOptions, parse_arguments, policy_of
 from tessera.cli.pairs import PairsOptions
 from tessera.cli.plan import PlanOptions
 from tessera.cli.train import TrainOptions
@@ -349,10 +350,18 @@ def test_flags_overrule_what_a_system_sets(capsys: pytest.CaptureFixture[str]) -
     assert made.normalise_advantages
 
 
+@pytest.mark.parametrize(("typed", "near"), [("trpo", "ppo"), ("IQN", "qr_dqn"), ("tqc", "sac")])
+def test_a_name_that_others_have_is_answered_with_what_does_the_same_job(typed: str, near: str) -> None:
+    with pytest.raises(tessera.TesseraError, match=f"there is no {typed} here; {near} does the same job"):
+        systems.find(typed)
+    assert set(systems.NEAREST.values()) <= set(systems.SYSTEMS)
+    assert not set(systems.NEAREST) & (set(systems.SYSTEMS) | set(algorithms.ALGORITHMS))
+
+
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["train", name, "--help"])
+        main(["train", name, "--help-all"])
     assert left.value.code == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     cls = algorithms.get(name)
@@ -364,6 +373,17 @@ def test_help_documents_every_field(name: str, capsys: pytest.CaptureFixture[str
             flag = "Environment:" if field.name == "env" else f"--{field.name.replace('_', '-')}"
             assert flag in shown
             assert docs[field.name].split()[0] in shown.partition(flag)[2] or field.name == "env"
+
+
+def test_help_shows_the_flags_that_people_change_and_where_the_others_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["train", "dqn", ENV, "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    flags = {line.split()[1].rstrip(",") for line in shown.splitlines() if line.startswith("│ --")}
+    assert flags == {f"--{name.replace('_', '-')}" for name in COMMON if name != "env"}
+    assert len(flags) == 10
+    assert re.search(r"\d\d more flags: tessera train dqn --help-all", shown)
 
 
 @pytest.mark.parametrize("options", [PlanOptions, PairsOptions, CompareOptions, EvalOptions])
