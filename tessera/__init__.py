@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tessera.agent.agent import Agent, load
     from tessera.algorithms.a2c import A2C
     from tessera.algorithms.contract import Algorithm, Clock, Feedback, Schedule, State, Transition, View
     from tessera.algorithms.dpg import DPG
@@ -43,6 +44,7 @@ __all__ = [
     "IMPALA",
     "MAPPO",
     "PPO",
+    "Agent",
     "Algorithm",
     "Box",
     "Clock",
@@ -74,12 +76,14 @@ __all__ = [
     "compare",
     "evaluate_run",
     "evaluate_runs",
+    "load",
     "map_reduce",
     "preset",
     "train",
 ]
 
 _MODULES = {
+    "tessera.agent.agent": ("Agent", "load"),
     "tessera.algorithms.a2c": ("A2C",),
     "tessera.algorithms.contract": ("Algorithm", "Clock", "Feedback", "Schedule", "State", "Transition", "View"),
     "tessera.algorithms.dpg": ("DPG",),

@@ -63,7 +63,7 @@ def evaluate_command(arguments: list[str]) -> None:
     from tessera.api import evaluate_runs
     from tessera.evaluation.summary import as_data, as_lines
     from tessera.runs import directory
-    from tessera.runs.seeds import run_folders
+    from tessera.runs.seed_folders import run_folders
     from tessera.support.cache import use_compilation_cache
 
     runs = [run for folder in options.runs for run in run_folders(folder)]
