@@ -42,7 +42,7 @@ class Actor:
         self.view = jax.tree.map(np.asarray, acting(view))
         self._shape = tuple(algorithm.world.observation_shape)
         self._dtype = np.dtype(algorithm.world.observation_dtype)
-        self._forms: dict[tuple[int, bool], Form] = {}
+        self._forms: dict[tuple[int, bool], BatchForm] = {}
         self._begun: dict[int, Any] = {}
         """Batch size -> the memory of a batch in which all episodes begin."""
         self._memory: Leaves | None = None
@@ -120,12 +120,12 @@ class Actor:
             )
         return self._memory
 
-    def _add_form(self, entries: int, greedy: bool) -> Form:
+    def _add_form(self, entries: int, greedy: bool) -> BatchForm:
         while len(self._forms) >= MOST_FORMS:
             del self._forms[next(iter(self._forms))]
         one = act_function(self.algorithm, self.env, greedy)
         example = np.zeros((entries, *self._shape), self._dtype)
-        self._forms[entries, greedy] = form = Form(one, self.view, self.initial_memory(entries), example)
+        self._forms[entries, greedy] = form = BatchForm(one, self.view, self.initial_memory(entries), example)
         return form
 
 
@@ -145,7 +145,7 @@ def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callab
     return act
 
 
-class Form:
+class BatchForm:
     """Acting for one size of batches, greedy or not: compiled, and in NumPy if that is faster."""
 
     def __init__(self, one: Callable[..., Any], view: View, memory: Any, observations: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.evaluation.trust import Trust
 from tessera.runs import directory
-from tessera.runs.saved_agent import MARK, save_agent
+from tessera.runs.saved_agent import save_agent
 from tessera.runs.saved_run import SavedRun, load_run, newest_update
 from tessera.runs.seed_folders import run_folders, seed_folder
 
@@ -153,11 +153,7 @@ class Agent:
         folder, config = self._saved.folder, self._saved.config
         if more_steps < 1:
             raise TesseraError(f"train: {more_steps} more steps are none: ask for at least one")
-        if MARK in config:
-            raise TesseraError(
-                f"{folder} is a saved agent, without the optimiser's state that training goes on from: load the run "
-                "folder that it came from, and train that"
-            )
+        directory.refuse_saved_agent(folder, config)
         newest = newest_update(folder)
         if newest != self.update:
             raise TesseraError(

@@ -6,18 +6,20 @@ call changes, so a network without a core has none; an episode begins with `Agen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 
 from tessera.agent.acting import Actor, act_function, on_cpu
 from tessera.errors import TesseraError
+from tessera.program.numpy_lowering.equations import called
 from tessera.support.extras import install_hint
 from tessera.support.files import write_bytes
 
@@ -158,17 +160,41 @@ def _to_onnx(function: Run, shapes: Shapes) -> bytes:
         raise TesseraError(
             f".onnx files need packages that are not installed ({error.name or error}): run {install_hint('onnx')}"
         ) from error
+    for library in ("jax2onnx", "onnx_ir"):  # they complain about parts of theirs that are not used here
+        logging.getLogger(library).setLevel(logging.ERROR)
     memory = [f"memory_{k}" for k in range(len(shapes) - 1)]
-    # it replaces functions of jax.numpy while it traces, and some of its own cannot be vectorised
+    # traced here, since it replaces functions of jax.numpy while it traces, and some of these cannot be vectorised
     traced = jax.make_jaxpr(function)(*shapes)
     model: Any = jax2onnx.to_onnx(
-        jax.extend.core.jaxpr_as_fun(traced),
+        _inlined(traced.jaxpr, traced.consts),
         inputs=shapes,
         model_name="act",
         input_names=["observation", *memory],
         output_names=["action", *(f"next_{name}" for name in memory)],
     )
     return model.SerializeToString()
+
+
+def _inlined(jaxpr: Any, consts: Sequence[Any]) -> Run:
+    """The function of a traced one, without calls of other functions: not all kinds of calls have a form in ONNX."""
+
+    def run(*arguments: Any) -> list[Any]:
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            given, inner = [value(atom) for atom in equation.invars], called(equation)
+            if inner is not None:
+                made = _inlined(*inner)(*given)
+            else:
+                made = equation.primitive.bind(*given, **equation.params)
+                made = made if equation.primitive.multiple_results else [made]
+            known |= zip(equation.outvars, made, strict=True)
+        return [value(atom) for atom in jaxpr.outvars]
+
+    return run
 
 
 def _run_onnx(data: bytes) -> Run:

@@ -12,8 +12,6 @@ from tessera.runs.checkpoint import Checkpoints
 from tessera.runs.saved_run import SavedRun
 from tessera.support.files import write_json
 
-MARK = "agent"
-"""Entry of config.json that only saved agents have."""
 KEPT = ("algorithm", "env", "meter")
 """What is kept of a checkpoint's metadata."""
 
@@ -28,7 +26,7 @@ def save_agent(saved: SavedRun, folder: Path) -> None:
         meta = {name: saved.meta[name] for name in KEPT if name in saved.meta}
         checkpoints.save(saved.update, {"state": saved.view}, meta)
         checkpoints.close()
-        write_json(draft / "config.json", {**saved.config, MARK: True})
+        write_json(draft / "config.json", {**saved.config, directory.SAVED_AGENT: True})
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)
@@ -47,5 +45,5 @@ def _check_replaceable(folder: Path) -> None:
         raise TesseraError(f"{folder} is a file or a link, and an agent is a folder: choose another name")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not (folder / "config.json").is_file() or MARK not in directory.read_config(folder):
+    if not (folder / "config.json").is_file() or directory.SAVED_AGENT not in directory.read_config(folder):
         raise TesseraError(f"{folder} holds something that is no saved agent, and would be lost: choose another folder")
