@@ -122,7 +122,9 @@ class Actor:
 
     def _add_form(self, entries: int, greedy: bool) -> BatchForm:
         while len(self._forms) >= MOST_FORMS:
-            del self._forms[next(iter(self._forms))]
+            oldest = next(iter(self._forms))
+            del self._forms[oldest]
+            self._begun.pop(oldest[0], None)
         one = act_function(self.algorithm, self.env, greedy)
         example = np.zeros((entries, *self._shape), self._dtype)
         self._forms[entries, greedy] = form = BatchForm(one, self.view, self.initial_memory(entries), example)

@@ -17,7 +17,7 @@ KEPT = ("algorithm", "env", "meter")
 
 
 def save_agent(saved: SavedRun, folder: Path) -> None:
-    """Write an agent at once: a kill leaves the folder as it was, or complete."""
+    """Write an agent beside its place and rename it: what has its name is complete, whenever this is killed."""
     _check_replaceable(folder)
     draft, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}") for what in ("draft", "old"))
     try:
