@@ -92,7 +92,10 @@ class Actor:
 
     def _as_batch(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Observations with a leading axis, and whether there was none."""
-        given = np.asarray(observation)
+        try:
+            given = np.asarray(observation)
+        except ValueError as error:
+            raise TesseraError(f"act: the observation is no array ({error}): pass one of numbers") from error
         if given.dtype != self._dtype:
             if given.dtype.kind not in "biuf" or (given.dtype.kind == "f" and self._dtype.kind != "f"):
                 raise TesseraError(

@@ -38,7 +38,7 @@ def load(
         trust: True to import an algorithm or environment of your own that the folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
-    if checkpoint is not None and (not isinstance(checkpoint, int) or isinstance(checkpoint, bool)):
+    if isinstance(checkpoint, str):
         raise TesseraError(
             f"checkpoint={checkpoint!r}: runs mark no checkpoint in that way: name one by the number of its update, or "
             "leave it out for the newest"
@@ -144,15 +144,16 @@ class Agent:
 
         return export(self._actor, Path(path))
 
-    def train(self, more_steps: int, **options: Any) -> Result:
+    def train(self, more_steps: float, **options: Any) -> Result:
         """Go on with the run in its folder for `more_steps` environment steps, and act with the new params.
 
         `options` are those of `tessera.train`. A run folder notes the name of the policy without its options, so these
         have to be given again: `policy="central:workers=4"`.
         """
         folder, config = self._saved.folder, self._saved.config
-        if more_steps < 1:
-            raise TesseraError(f"train: {more_steps} more steps are none: ask for at least one")
+        more = int(more_steps)  # 1e6 is a number of steps too
+        if more < 1:
+            raise TesseraError(f"train: {more} more steps are none: ask for at least one")
         directory.refuse_saved_agent(folder, config)
         newest = newest_update(folder)
         if newest != self.update:
@@ -166,7 +167,7 @@ class Agent:
         given = {name: config.get(name) for name in AS_BEFORE}
         if config.get("preset") is not None:
             given["preset"] = find_preset(self.algorithm.name, self.env.name, config["preset"])
-        steps = self._saved.meta["meter"]["env_steps"] + more_steps
+        steps = self._saved.meta["meter"]["env_steps"] + more
         result = train(self.algorithm, self.env, steps=steps, run_dir=folder, resume=True, **{**given, **options})
         self._take(load_run(folder, self._trust))
         return result

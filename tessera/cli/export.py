@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,9 +16,9 @@ from tessera.cli.options import TrustOptions
 class ExportOptions(TrustOptions):
     """Write the greedy act function of a run: (observation, memory) -> (action, memory)."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory, or an agent that was saved."""
-    file: tyro.conf.Positional[Path]
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """File to write: NAME.stablehlo (jax.export) or NAME.onnx (needs the extra onnx)."""
     checkpoint: int | None = None
     """Update whose checkpoint to take; default: the newest."""

@@ -255,6 +255,7 @@ def test_a_folder_does_not_decide_what_is_imported(folders):
         "too short": (np.zeros(3), r"one observation of shape \[4\] or a batch \[n, 4\], not \[3\]"),
         "too many axes": (np.zeros((2, 2, 4)), r"not \[2, 2, 4\]"),
         "an empty batch": (np.zeros((0, 4)), r"not \[0, 4\]"),
+        "rows of two lengths": ([[1.0, 2.0], [3.0]], r"the observation is no array \(setting an array element"),
         "words": (["a", "b", "c", "d"], "reads observations of float32, not <U1"),
     }.values(),
 )
