@@ -54,6 +54,11 @@ def load_run(folder: str | Path, trust: Trust = False, checkpoint: int | None = 
             "damaged, or they have changed since"
         ) from error
     update, arrays, meta = _read_checkpoint(folder, checkpoint)
+    if meta.get("algorithm") != algorithm.name:
+        raise TesseraError(
+            f"checkpoint {update} of {folder} was made by another algorithm ({meta.get('algorithm')}) than config.json "
+            f"names ({algorithm.name}): config.json has changed since"
+        )
     parts = tuple(f"state/{part}" for part in View._fields if part != "target")
     read = {path: array for path, array in arrays.items() if path.startswith(parts)}
     view = unflatten({"state": view}, read, f"checkpoint {update} of {folder}")["state"]

@@ -97,7 +97,7 @@ def test_greedy_actions_are_those_of_the_evaluator(folders, name):
     np.testing.assert_allclose(np.stack(found), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["discrete", "continuous", "recurrent", "team", "board"])
 def test_one_observation_is_a_batch_of_one(folders, name):
     agent = load(folders, name)
     seen = observations(agent, 3)
@@ -111,7 +111,7 @@ def test_one_observation_is_a_batch_of_one(folders, name):
     np.testing.assert_allclose(agent.act(seen.tolist()), together, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["discrete", "continuous", "q-values", "recurrent", "evolved"])
+@pytest.mark.parametrize("name", ["continuous", "q-values", "recurrent", "evolved"])
 def test_sampled_actions_explore_and_come_again_with_their_seed(folders, name, monkeypatch):
     agent = load(folders, name)
     seen = np.repeat(observations(agent, 1), 64, axis=0)
