@@ -200,7 +200,9 @@ def _inlined(jaxpr: Any, consts: Sequence[Any]) -> Run:
 def _run_onnx(data: bytes) -> Run:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised too
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
     return lambda *arrays: session.run(None, dict(zip(names, map(np.asarray, arrays), strict=True)))
 
