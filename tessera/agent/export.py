@@ -120,6 +120,10 @@ def _try(form: FileForm, function: GreedyFunction, shapes: Shapes) -> tuple[byte
             return data, _difference(function, form.read(data), entries)
     except TesseraError:
         raise
+    except ImportError as error:
+        raise TesseraError(
+            f"such files need packages that are not installed ({error.name or error}): run {install_hint('onnx')}"
+        ) from error
     except Exception as error:  # whatever the libraries raise about operations that they do not know
         return b"", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
 
@@ -153,13 +157,8 @@ def _run_stablehlo(data: bytes) -> Run:
 
 
 def _to_onnx(function: Run, shapes: Shapes) -> bytes:
-    try:
-        import jax2onnx
-        import onnxruntime  # noqa: F401  # what is written is compared by it
-    except ImportError as error:
-        raise TesseraError(
-            f".onnx files need packages that are not installed ({error.name or error}): run {install_hint('onnx')}"
-        ) from error
+    import jax2onnx
+
     for library in ("jax2onnx", "onnx_ir"):  # they complain about parts of theirs that are not used here
         logging.getLogger(library).setLevel(logging.ERROR)
     memory = [f"memory_{k}" for k in range(len(shapes) - 1)]
