@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tessera.agent.agent import Agent, load
     from tessera.algorithms.a2c import A2C
     from tessera.algorithms.c51 import C51
     from tessera.algorithms.contract import Algorithm, Clock, Feedback, Part, Schedule, State, Step, Transition, View
@@ -51,6 +52,7 @@ __all__ = [
     "PQN",
     "QRDQN",
     "SAC",
+    "Agent",
     "Algorithm",
     "Box",
     "Clock",
@@ -84,12 +86,14 @@ __all__ = [
     "compare",
     "evaluate_run",
     "evaluate_runs",
+    "load",
     "map_reduce",
     "preset",
     "train",
 ]
 
 _MODULES = {
+    "tessera.agent.agent": ("Agent", "load"),
     "tessera.algorithms.a2c": ("A2C",),
     "tessera.algorithms.c51": ("C51",),
     "tessera.algorithms.contract": (

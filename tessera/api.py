@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from tessera import __version__, policies
+from tessera.agent.acting import Actor
 from tessera.algorithms.contract import Algorithm, State
 from tessera.engines.factory import map_reduce
 from tessera.engines.population import fits_one_program
@@ -20,7 +21,7 @@ from tessera.engines.ray_backend import cluster
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed, TesseraError
-from tessera.evaluation.evaluator import Evaluation, Evaluator, make_act
+from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
 from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust
@@ -38,8 +39,8 @@ from tessera.runs.display import make_display
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
-from tessera.runs.saved_run import load_run
-from tessera.runs.seeds import seed_folder
+from tessera.runs.saved_run import SavedRun, load_run
+from tessera.runs.seed_folders import seed_folder
 from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
@@ -84,11 +85,13 @@ class Result:
 
         Only recurrent networks need `first`: they remember the observations of earlier calls.
         """
-        return self._act(observation, first)
+        if first:
+            self._actor.reset()
+        return self._actor(observation)
 
     @functools.cached_property
-    def _act(self) -> Callable[..., np.ndarray]:
-        return make_act(self.algorithm, published(self.state))
+    def _actor(self) -> Actor:
+        return Actor(self.algorithm, self.env, published(self.state))
 
 
 @dataclass
@@ -386,14 +389,23 @@ def evaluate_runs(
     if engine not in (None, "serial") or (workers or 1) > 1:
         share_accelerators()
     runs = [load_run(folder, trust) for folder in folders]
-    views = [(run.config, published(run.state)) for run in runs]
-    played = play_batches(views, episodes, seed, trust, workers=workers, engine=engine, address=address)
-    evaluations = []
-    for folder, run, (returns, lengths) in zip(folders, runs, played, strict=True):
+    return evaluate_saved(runs, episodes, seed, trust, workers=workers, engine=engine, address=address)
+
+
+def evaluate_saved(
+    runs: Sequence[SavedRun], episodes: int, seed: int, trust: Trust, **engine: Any
+) -> list[RunEvaluation]:
+    """Play greedy episodes with each of several params that were loaded; `engine` as in `evaluate_runs`."""
+    if episodes < 1:
+        raise TesseraError(f"{episodes} episodes: at least one is needed")
+    played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
+    for run, (returns, _) in zip(runs, played, strict=True):
         if not len(returns):
-            raise RunFailed(f"no greedy episode of {folder} came to an end: does {run.env.name} ever end?")
-        evaluations.append(RunEvaluation(returns, lengths, Path(folder), run.config["env"], run.update))
-    return evaluations
+            raise RunFailed(f"no greedy episode of {run.folder} came to an end: does {run.env.name} ever end?")
+    return [
+        RunEvaluation(returns, lengths, run.folder, run.config["env"], run.update)
+        for run, (returns, lengths) in zip(runs, played, strict=True)
+    ]
 
 
 def _steps(given: int | None, resumed: Path | None, usual: int) -> int:

@@ -134,8 +134,9 @@ TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jax
 NEAREST = {
     "acer": "impala", "acktr": "a2c", "apex": "apex_dqn", "ars": "es", "cma_es": "es", "d4pg": "apex_dpg",
     "ddqn": "dqn", "double_dqn": "dqn", "dueling_dqn": "dqn", "fqf": "qr_dqn", "ippo": "mappo", "iqn": "qr_dqn",
-    "maddpg": "mappo", "ppg": "ppo", "ppo2": "ppo", "qmix": "mappo", "qr-dqn": "qr_dqn",
-    "recurrent_ppo": "ppo_lstm", "redq": "sac", "reinforce": "a2c", "sarsa": "async_sarsa", "tqc": "sac", "trpo": "ppo", "vdn": "mappo", "vpg": "a2c",
+    "maddpg": "mappo", "ppg": "ppo", "ppo2": "ppo", "qmix": "mappo", "qr-dqn": "qr_dqn", "recurrent_ppo": "ppo_lstm",
+    "redq": "sac", "reinforce": "a2c", "sarsa": "async_sarsa", "tqc": "sac", "trpo": "ppo", "vdn": "mappo",
+    "vpg": "a2c",
 }  # fmt: skip
 """Names that people type -> what does the same job here."""
 

@@ -31,8 +31,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "planning": ("engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
     "evaluation": ("engines", "channels", "program", "graph", "policies", "algorithms.contract", "envs"),
     "runs": ("evaluation", "engines", "program", "graph", "algorithms.contract", "envs.base", "stores"),
+    "agent": ("api", "runs", "evaluation", "program", "presets", "algorithms.contract", "envs.base"),
     "cli": (
         "api",
+        "agent",
         "runs",
         "evaluation",
         "planning",

@@ -11,18 +11,18 @@ from typing import Literal
 import tyro
 
 from tessera.cli.flags import check_flags, read_flags
-from tessera.cli.options import look_in_current_folder
+from tessera.cli.options import TrustOptions
 from tessera.errors import TesseraError, unknown_name
 
 FORMATS = ("table", "json")
 
 
 @dataclass
-class EvalOptions:
+class EvalOptions(TrustOptions):
     """Play greedy episodes with the newest params of one run or several."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories; one with several seeds stands for all of them."""
+    """Run directories, or agents that were saved; a directory with several seeds stands for all of them."""
     episodes: int = 100
     """Episodes of each run."""
     seed: int = 0
@@ -38,12 +38,6 @@ class EvalOptions:
     """ENV=LOW:HIGH …: returns that count as scores 0 and 1, to average over runs on several environments."""
     format: str = "table"
     """table or json."""
-    trust: bool = False
-    """Import an algorithm or environment of your own that a run names; without it a run folder is only read."""
-    algorithm: str | None = None
-    """The same for one name: the run's algorithm, as py:module.Class."""
-    env: str | None = None
-    """The same for one name: the run's environment, as py:module.Class or py:module.function."""
 
 
 def evaluate_command(arguments: list[str]) -> None:
@@ -59,11 +53,10 @@ def evaluate_command(arguments: list[str]) -> None:
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
     scales = read_scales(options.scale)
-    trust = options.trust or [name for name in (options.algorithm, options.env) if name is not None]
     from tessera.api import evaluate_runs
     from tessera.evaluation.summary import as_data, as_lines
     from tessera.runs import directory
-    from tessera.runs.seeds import run_folders
+    from tessera.runs.seed_folders import run_folders
     from tessera.support.cache import use_compilation_cache
 
     runs = [run for folder in options.runs for run in run_folders(folder)]
@@ -71,8 +64,7 @@ def evaluate_command(arguments: list[str]) -> None:
         env = directory.read_config(run)["env"]
         if env not in scales:
             raise TesseraError(f"--scale says nothing of {env}, the environment of {run}: add {env}=LOW:HIGH")
-    if trust:
-        look_in_current_folder()
+    trust = options.trusted()
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
     evaluations = evaluate_runs(runs, options.episodes, options.seed, trust=trust, **workers)

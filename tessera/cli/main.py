@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "tessera.cli.train:train_command",
     "compare": "tessera.cli.compare:compare_command",
     "eval": "tessera.cli.evaluate:evaluate_command",
+    "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
     "pairs": "tessera.cli.pairs:pairs_command",
@@ -35,6 +36,7 @@ USAGE = """usage: tessera COMMAND …
   compare SYSTEM ENV --policies a,b,c [flags]
                                 train under several policies; one table
   eval RUN…                     play greedy episodes with runs' params: means with intervals
+  export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
   pairs                         which algorithm runs under which policy

@@ -50,6 +50,25 @@ COMMON = (
 """Options that `--help` shows; `--help-all` shows the others too."""
 
 
+@dataclass(kw_only=True)
+class TrustOptions:
+    """Which names in a run folder may be imported."""
+
+    trust: bool = False
+    """Import an algorithm or environment of your own that a run names; without it a run folder is only read."""
+    algorithm: str | None = None
+    """The same for one name: the run's algorithm, as py:module.Class."""
+    env: str | None = None
+    """The same for one name: the run's environment, as py:module.Class or py:module.function."""
+
+    def trusted(self) -> bool | list[str]:
+        """What may be imported; if anything may, modules in the current folder are found too."""
+        trust = self.trust or [name for name in (self.algorithm, self.env) if name is not None]
+        if trust:
+            look_in_current_folder()
+        return trust
+
+
 def parse_arguments(command: str, arguments: list[str], options: type) -> tuple[WorldOptions, Any, Any]:
     """Read SYSTEM, then ENV and flags: (world, `options` of the command, the algorithm)."""
     from tessera import systems

@@ -12,7 +12,7 @@ import numpy as np
 
 from tessera import policies
 from tessera.algorithms.contract import Algorithm, View
-from tessera.envs.base import Environment, HostVector, Timestep, is_device
+from tessera.envs.base import Environment, HostVector, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.program.compile import compile_program
@@ -161,22 +161,3 @@ def _first_rounds(ended: list[list[tuple[float, int]]], quota: int, episodes: in
 def _run(program: tuple[Node, ...], slots: dict[str, Any]) -> None:
     for _ in drive(program, slots):
         pass
-
-
-def make_act(algorithm: Algorithm, view: View) -> Callable[..., np.ndarray]:
-    """Make a function from an observation to the greedy action; `first=True` begins an episode."""
-
-    @jax.jit
-    def act(view: View, memory: Any, observation: Any, first: Any) -> tuple[Any, Any]:
-        timestep = Timestep(observation, jax.numpy.zeros(()), first, jax.numpy.zeros((), bool), None)
-        return algorithm.greedy(view, memory, timestep, jax.random.key(0))
-
-    dtype = np.dtype(algorithm.world.observation_dtype)
-    memory = algorithm.memory(jax.numpy.int32(0))
-
-    def choose(observation: Any, first: bool = False) -> np.ndarray:
-        nonlocal memory
-        action, memory = act(view, memory, np.asarray(observation, dtype), np.asarray(first))
-        return np.asarray(action)
-
-    return choose

@@ -20,7 +20,7 @@ from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.rebuild import NEEDED, rebuild
 from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
-from tessera.program.training_program import published
+from tessera.program.training_program import acting, published
 from tessera.support.cache import use_compilation_cache
 
 BATCH = 100
@@ -86,5 +86,5 @@ def _evaluator(key: str, text: str) -> tuple[Evaluator, View]:
     del key
     use_compilation_cache()
     algorithm, env = rebuild(*json.loads(text))
-    like = jax.eval_shape(lambda key: published(initial_state(algorithm, key, 1)), jax.random.key(0))
+    like = jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
     return Evaluator(algorithm, env), like

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 
 from tessera.algorithms.contract import Algorithm, Clock, State, Transition
 from tessera.envs.base import Environment, HostEnvironment, Timestep
-from tessera.graph.plan import Plan
 from tessera.program.exchange import shards_of
 from tessera.program.keys import clock_at, derive, root_key
 from tessera.program.nodes import member_axis
@@ -21,6 +20,9 @@ from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
 from tessera.program.training_program import Training, acting, over_envs, published
+
+if TYPE_CHECKING:  # whoever only acts plans nothing
+    from tessera.graph.plan import Plan
 
 
 def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:

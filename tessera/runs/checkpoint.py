@@ -68,6 +68,10 @@ class Checkpoints:
         """The update of the newest complete checkpoint; None if there is none."""
         return self._manager.latest_step()
 
+    def updates(self) -> list[int]:
+        """The updates of all complete checkpoints, in order."""
+        return sorted(self._manager.all_steps())
+
     def save(self, update: int, snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
         """Write a checkpoint and delete the oldest beyond `keep`; what reading the snapshot raises is raised."""
         if update == self.latest():
@@ -162,7 +166,7 @@ class Checkpoints:
 
     def _way_out(self, damaged: int) -> str:
         """What to do about a damaged checkpoint: the newest intact one before it is looked for."""
-        for update in sorted((step for step in self._manager.all_steps() if step < damaged), reverse=True):
+        for update in [step for step in reversed(self.updates()) if step < damaged]:
             try:
                 self.load(update)
             except TesseraError:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from tessera.errors import TesseraError
 from tessera.runs import directory
 from tessera.runs.metrics import read_metrics
-from tessera.runs.seeds import is_number, joined_rows, run_folders
+from tessera.runs.seed_folders import run_folders
+from tessera.runs.seeds import is_number, joined_rows
 
 
 class Curve(NamedTuple):

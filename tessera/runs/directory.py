@@ -18,6 +18,8 @@ MAY_CHANGE = ("steps", "target_return", "seeds", "preset")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
 ENTRIES = {"algorithm": dict, "env": str, "policy": str, "precision": str, "seed": int}
 """Entries that every config.json has."""
+SAVED_AGENT = "agent"
+"""Entry of config.json that only saved agents have."""
 
 
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def check_usable(folder: Path) -> None:
 def check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume a run under another configuration."""
     old, new = read_config(folder), json.loads(json.dumps(config))
+    refuse_saved_agent(folder, old)
     if ("seeds" in old) != ("seeds" in new):
         held = "several seeds" if "seeds" in old else "one seed"
         raise TesseraError(f"{folder} holds a run of {held}: {'add' if 'seeds' in old else 'leave out'} --seeds")
@@ -63,6 +66,15 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
         name, before, after = difference
         raise TesseraError(
             f"{folder} was run with {name} = {before!r}, not {after!r}: resume with the same value, or start a new run"
+        )
+
+
+def refuse_saved_agent(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to go on with the training of a saved agent."""
+    if SAVED_AGENT in config:
+        raise TesseraError(
+            f"{folder} is a saved agent, without the optimiser's state that training goes on from: go on with the run "
+            "folder that it came from"
         )
 
 

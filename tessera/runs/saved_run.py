@@ -1,4 +1,4 @@
-"""A finished or interrupted run, read back from its folder."""
+"""A run, or an agent that was saved, read back from its folder."""
 
 from __future__ import annotations
 
@@ -8,37 +8,43 @@ from typing import Any
 
 import jax
 
-from tessera.algorithms.contract import Algorithm, State
+from tessera.algorithms.contract import Algorithm, View
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
+from tessera.program.training_program import acting, published
 from tessera.runs import directory
-from tessera.runs.checkpoint import Checkpoints, unflatten
-from tessera.runs.seeds import run_folders
+from tessera.runs.checkpoint import Arrays, Checkpoints, unflatten
+from tessera.runs.seed_folders import run_folders
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """Configuration, algorithm, environment and newest state of a run."""
+    """What acting needs of one checkpoint: configuration, algorithm, environment, and the params with their moments."""
 
+    folder: Path
     config: dict[str, Any]
     algorithm: Algorithm
     env: Environment
-    state: State
+    view: View
+    """What `act` reads, as NumPy arrays."""
     update: int
+    """Updates that the params had received."""
+    meta: dict[str, Any]
+    """What else the checkpoint notes."""
 
 
-def load_run(folder: str | Path, trust: Trust = False) -> SavedRun:
-    """Read a run's configuration and its newest checkpoint; `trust` says which names may be imported."""
+def load_run(folder: str | Path, trust: Trust = False, checkpoint: int | None = None) -> SavedRun:
+    """Read a run's configuration and a checkpoint, by default the newest; `trust` says which names may be imported."""
     folder = Path(folder)
     config = directory.read_config(folder)
     if "seeds" in config:
         raise TesseraError(f"{folder} holds several seeds: name one of them, such as {run_folders(folder)[0]}")
     try:
         algorithm, env = rebuild(config, trust)
-        template = {"state": jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0))}
+        view = jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
     except TesseraError as error:
         raise TesseraError(f"{folder}: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:  # values of a wrong kind
@@ -47,14 +53,39 @@ def load_run(folder: str | Path, trust: Trust = False) -> SavedRun:
             f"{folder}: its config.json gives no algorithm and environment ({type(error).__name__}: {first}): it is "
             "damaged, or they have changed since"
         ) from error
-    checkpoints, update = None, None
+    update, arrays, meta = _read_checkpoint(folder, checkpoint)
+    if meta.get("algorithm") != algorithm.name:
+        raise TesseraError(
+            f"checkpoint {update} of {folder} was made by another algorithm ({meta.get('algorithm')}) than config.json "
+            f"names ({algorithm.name}): config.json has changed since"
+        )
+    parts = tuple(f"state/{part}" for part in View._fields if part != "target")
+    read = {path: array for path, array in arrays.items() if path.startswith(parts)}
+    view = unflatten({"state": view}, read, f"checkpoint {update} of {folder}")["state"]
+    return SavedRun(folder, config, algorithm, env, view, update, meta)
+
+
+def newest_update(folder: Path) -> int | None:
+    """The update of a run's newest checkpoint."""
+    checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
+    try:
+        return checkpoints.latest()
+    finally:
+        checkpoints.close()
+
+
+def _read_checkpoint(folder: Path, wanted: int | None) -> tuple[int, Arrays, dict[str, Any]]:
+    """The update of the wanted checkpoint, or of the newest, its arrays without the replay's, and its metadata."""
+    updates: list[int] = []
     if (folder / "checkpoints").is_dir():
         checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
-        update = checkpoints.latest()
-    if checkpoints is None or update is None:
+        updates = checkpoints.updates()
+    if not updates:
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
-    arrays, _ = checkpoints.load(update, large=False)
+    if wanted is not None and wanted not in updates:
+        kept = ", ".join(map(str, updates))
+        raise TesseraError(f"{folder} has no checkpoint {wanted}: it keeps those of update {kept}")
+    update = updates[-1] if wanted is None else wanted
+    arrays, meta = checkpoints.load(update, large=False)
     checkpoints.close()
-    state_arrays = {k: v for k, v in arrays.items() if k.startswith("state/")}
-    state = unflatten(template, state_arrays, f"checkpoint {update} of {folder}")["state"]
-    return SavedRun(config, algorithm, env, state, update)
+    return update, arrays, meta

@@ -27,7 +27,8 @@ from tessera.runs.metrics import read_metrics
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
-from tessera.runs.seeds import joined_lines, joined_rows, joined_summary, seed_folder, write_joined
+from tessera.runs.seed_folders import seed_folder
+from tessera.runs.seeds import joined_lines, joined_rows, joined_summary, write_joined
 from tessera.runs.signals import StopSignals
 from tessera.support.machine import cores
 

@@ -23,12 +23,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file at once; it is on the disk when this returns. A link of this name is replaced, not followed."""
     draft = path.name + ".tmp"
     with _opened_folder(path.parent) as folder:
         try:
             with _new_file(draft, folder) as file:
-                file.write(text.encode())
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -82,7 +82,10 @@ def test_flags(algorithm: str, env: str, flags: list[str]) -> None:
 
 @SETTINGS
 @given(
-    st.sampled_from(["train", "plan", "eval", "plot", "compare", "policies", "pairs", "cluster", "doctor", "x"]), FLAGS
+    st.sampled_from(
+        ["train", "plan", "eval", "export", "plot", "compare", "policies", "pairs", "cluster", "doctor", "x"]
+    ),
+    FLAGS,
 )
 def test_commands(command: str, words: list[str]) -> None:
     if command == "cluster":

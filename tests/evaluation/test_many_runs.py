@@ -15,7 +15,6 @@ from tessera.evaluation import many_runs
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
 from tessera.evaluation.summary import score_figures
-from tessera.program.training_program import published
 from tessera.runs.saved_run import load_run
 
 ENV = "gymnax:CartPole-v1"
@@ -69,7 +68,7 @@ def test_batches_are_played_with_seeds_of_their_own(folders):
     first = tessera.evaluate_run(folders[0], episodes=8, seed=3)
     np.testing.assert_array_equal(whole.returns[:8], first.returns)
     saved = load_run(folders[0])
-    plain = Evaluator(saved.algorithm, saved.env)(published(saved.state), 8, 3)
+    plain = Evaluator(saved.algorithm, saved.env)(saved.view, 8, 3)
     np.testing.assert_array_equal(plain.returns, first.returns)
     assert len({tuple(whole.returns[k : k + 8]) for k in (0, 8, 16)}) == 3
     seeds = {many_runs.batch_seed(seed, number) for seed in range(-5, 20) for number in range(20)}

@@ -150,7 +150,7 @@ def test_the_result_plays_and_acts(result: tessera.Result) -> None:
 def test_a_saved_run_is_the_result(folder: Path, result: tessera.Result) -> None:
     run = load_run(folder)
     assert run.update == result.summary["updates"]
-    for saved, kept in zip(jax.tree.leaves(run.state.params), jax.tree.leaves(result.params), strict=True):
+    for saved, kept in zip(jax.tree.leaves(run.view.params), jax.tree.leaves(result.params), strict=True):
         assert np.asarray(saved).tobytes() == np.asarray(kept).tobytes()
 
 

@@ -24,7 +24,8 @@ from tessera.runs.checkpoint import Checkpoints
 from tessera.runs.metrics import read_metrics
 from tessera.runs.run_options import RunOptions
 from tessera.runs.saved_run import load_run
-from tessera.runs.seeds import joined_rows, joined_summary, run_folders
+from tessera.runs.seed_folders import run_folders
+from tessera.runs.seeds import joined_rows, joined_summary
 
 CARTPOLE = "gymnax:CartPole-v1"
 ALONE = "fused:devices=1"
@@ -105,7 +106,7 @@ def test_each_seed_has_a_run_folder_like_that_of_a_lone_run(whole: tessera.SeedR
         assert saved.update == 12
         assert saved.config["seed"] == seed
         assert "seeds" not in saved.config
-        assert difference(saved.state.params, run.params) == 0
+        assert difference(saved.view.params, run.params) == 0
         assert json.loads((mine / "summary.json").read_text()) == run.summary
         assert read_metrics(mine)[-1]["update"] == 12
 

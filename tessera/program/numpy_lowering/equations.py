@@ -17,6 +17,7 @@ CALLS = {
     "core_call",
     "custom_jvp_call",
     "custom_vjp_call",
+    "custom_vmap_call",
     "eval_jaxpr",
     "jit",
     "pjit",
@@ -140,14 +141,21 @@ def _inline(flat: Flat, jaxpr: Any, consts: Iterable[Any], arguments: Sequence[V
 
     for equation in jaxpr.eqns:
         inputs = tuple(read(a) for a in equation.invars)
-        if equation.primitive.name in CALLS:
-            inner: Any = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-            opened, inner_consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-            outputs: Sequence[Value] = _inline(flat, opened, inner_consts, inputs)
+        inner = called(equation)
+        if inner is not None:
+            outputs: Sequence[Value] = _inline(flat, *inner, inputs)
         else:
             outputs = flat.emit(equation.primitive, equation.params, inputs, [v.aval for v in equation.outvars])
         environment |= dict(zip(equation.outvars, outputs, strict=True))
     return [read(a) for a in jaxpr.outvars]
+
+
+def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+    """The function that an equation of a traced function only calls, with its constants; None if it does more."""
+    if equation.primitive.name not in CALLS:
+        return None
+    inner: Any = next(equation.params[name] for name in ("jaxpr", "call_jaxpr", "call") if name in equation.params)
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
 def _constant(x: Any) -> np.ndarray:

@@ -61,7 +61,7 @@ def mode() -> str:
     return chosen
 
 
-def is_small(calls: int, multiplications: float, rows: int, steps: int) -> bool:
+def is_small(calls: int, multiplications: float, rows: int, steps: int, groups: int = MOST_GROUPS) -> bool:
     """Whether NumPy is the faster form, decided the same on every machine and for any number of replicas.
 
     A compiled step costs 60 to 110 µs before it computes anything. For NumPy `benchmarks/acting.py` gives about 0.8 µs
@@ -72,11 +72,12 @@ def is_small(calls: int, multiplications: float, rows: int, steps: int) -> bool:
     Args:
         calls: NumPy calls per step.
         multiplications: for one row, in products of matrices.
-        rows: in one group. The most groups of a replica are counted, not those that it has, so that all replicas decide
-            the same; with fewer groups NumPy is even faster.
+        rows: in one group.
         steps: in an unroll.
+        groups: that act together. For a replica the most are counted, not those that it has, so that all replicas
+            decide the same; with fewer groups NumPy is even faster.
     """
-    return 0.8 * calls + 60e-6 * multiplications * rows * MOST_GROUPS + 100 / steps <= LIMIT
+    return 0.8 * calls + 60e-6 * multiplications * rows * groups + 100 / steps <= LIMIT
 
 
 def lowered(compiled: Any, nodes: tuple[Node, ...], fetched: tuple[str, ...], around: Repeat | None) -> Lowered | None:
@@ -141,7 +142,7 @@ class Lowered:
         except Unsupported:
             return False
         except Exception as error:  # an optimisation must not end a run
-            _warn(f"acting with NumPy fails with {error!r}, so JAX acts")
+            warn(f"acting with NumPy fails with {error!r}, so JAX acts")
             return False
         return True
 
@@ -169,7 +170,7 @@ class Lowered:
             return ours
         self._numpy = False
         self._unrolls.clear()
-        _warn(f"acting with NumPy disagrees with JAX: {problem}. JAX acts from now on")
+        warn(f"acting with NumPy disagrees with JAX: {problem}. JAX acts from now on")
         return theirs
 
 
@@ -228,7 +229,8 @@ def _kind(slot: str, leaf: Any, loop: Loop) -> int:
     return KEYED if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else HELD
 
 
-def _warn(problem: str) -> None:
+def warn(problem: str) -> None:
+    """Say that NumPy does not act, and how to avoid it."""
     warnings.warn(f"{problem}; TESSERA_LOWERING=jit avoids NumPy from the beginning", RuntimeWarning, stacklevel=3)
 
 

@@ -78,6 +78,11 @@ class Staged:
         constants = {v.number: np.broadcast_to(self._values[writer.place(v)], v.shape) for v in folded}
         self._draw = _drawing(parts[KEYED], drawn, constants, self._keys, index, count)
 
+    @property
+    def draws(self) -> bool:
+        """Whether its steps read random numbers."""
+        return bool(self._drawn)
+
     def unroll(self, inputs: Sequence[Any]) -> Unroll:
         """Compute what depends on held values and keys alone, for all steps."""
         # JAX draws while NumPy computes
