@@ -7,6 +7,7 @@ knows where it runs.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
@@ -22,7 +23,7 @@ from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
-from tessera.support.fields import SET_BY_FRAMEWORK, check_bounds, option, resolved
+from tessera.support.fields import SET_BY_FRAMEWORK, check_bounds, option
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,7 @@ class Algorithm:
         """Make the state around params; element-wise, so that it also starts a flat shard."""
         if not self.parts:
             return State(params, self.stepper.init(params))
+        same_labels(params, self.parts, f"`init` of {self.name} makes")
         return State(params, {label: self.stepper_of(part).init(params[label]) for label, part in self.parts.items()})
 
     def memory(self, env_id: jax.Array) -> Any:
@@ -306,7 +308,9 @@ class Algorithm:
 
     def rate(self, clock: Clock, learning_rate: float | None = None) -> Any:
         """Learning rate now: that of a part, or the field `learning_rate`; falls to zero by the end with `anneal`."""
-        rate: float = resolved(getattr(self, "learning_rate", None) if learning_rate is None else learning_rate)
+        rate = getattr(self, "learning_rate", None) if learning_rate is None else learning_rate
+        if rate is None:
+            raise TesseraError(f"{self.name} has no learning rate: give its field `learning_rate` a value")
         if self.rate_scaling != "none":
             usual_envs = self.rate_envs or min(self.default_envs, self.envs)
             rate = rate * rate_factor(self.rate_scaling, self.envs / usual_envs, self.rate_warmup, clock.progress)
@@ -347,6 +351,13 @@ class Algorithm:
     def only(self, agents: tuple[int, ...]) -> Self:
         """Return the same algorithm for some of the agents: their params and actions, in environments with all."""
         raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
+
+
+def same_labels(tree: Any, parts: Mapping[str, Part], made: str) -> None:
+    """Refuse a tree that has not exactly the labelled parts."""
+    if not isinstance(tree, dict) or set(tree) != set(parts):
+        found = ", ".join(tree) if isinstance(tree, dict) else f"a {type(tree).__name__}"
+        raise TesseraError(f"{made} {found}, but `parts` names {', '.join(parts)}: make a dict with just these keys")
 
 
 def scaled_to(gradients: Any, limit: float | None, norm: jax.Array) -> Any:

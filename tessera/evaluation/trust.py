@@ -47,7 +47,10 @@ def trusted_algorithm(path: str, trust: Trust) -> type[Algorithm]:
 
 def _named_by_user(name: str, trust: Trust) -> bool:
     """Whether the user has named it, with or without the prefix."""
-    return not isinstance(trust, bool) and name.removeprefix("py:") in {other.removeprefix("py:") for other in trust}
+    if isinstance(trust, bool):
+        return False
+    names = (trust,) if isinstance(trust, str) else trust
+    return name.removeprefix("py:") in {other.removeprefix("py:") for other in names}
 
 
 def _import(path: str, given: str) -> Any:
@@ -73,5 +76,5 @@ def _is_environment_class(target: Any) -> bool:
 def _refusal(what: str, name: str, flag: str) -> TesseraError:
     return TesseraError(
         f"the run's {what} {name!r} is not one of Tessera's, and to make it would run code that the folder names: "
-        f"add --trust if you know where the run comes from, or {flag} {name!r}"
+        f"add --trust (trust=True in Python) if you know where the run comes from, or {flag} {name!r}"
     )

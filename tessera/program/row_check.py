@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm
 from tessera.envs.base import Environment
+from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.initial import initial_state
 from tessera.program.shapes import slot_shapes
@@ -26,7 +28,15 @@ def warn_of_shared_noise(algorithm: Algorithm, env: Environment, plan: Plan) -> 
     """Warn an author whose gradient of all rows is not the mean of those of two halves; ours are tested instead."""
     if type(algorithm).__module__.startswith("tessera."):
         return
-    difference = difference_of_halves(algorithm, env, plan)
+    try:
+        difference = difference_of_halves(algorithm, env, plan)
+    except (TypeError, ValueError, IndexError):
+        if not algorithm.noisy_loss and _takes_keys_of_rows(algorithm, env, plan):
+            raise TesseraError(
+                f"`gradient` of {algorithm.name} takes a key for each row, and gets one for all unless the algorithm "
+                "says `noisy_loss = True`"
+            ) from None
+        return  # the run says what is wrong, where it is wrong
     if difference > TOLERANCE:
         warnings.warn(
             f"the gradient of {algorithm.name} is not the mean over its rows: for two halves of a batch it differs by "
@@ -59,6 +69,17 @@ def difference_of_halves(algorithm: Algorithm, env: Environment, plan: Plan) -> 
     size = _norm(whole)
     difference = _norm(jax.tree.map(lambda g, a, b: g - (a + b) / 2, whole, *halves)) / size if size else 0.0
     return difference if math.isfinite(difference) else 0.0
+
+
+def _takes_keys_of_rows(algorithm: Algorithm, env: Environment, plan: Plan) -> bool:
+    """Whether the algorithm would do if it said `noisy_loss`."""
+    kind, noisy = type(algorithm), copy.copy(algorithm)
+    object.__setattr__(noisy, "__class__", type(kind.__name__, (kind,), {"noisy_loss": True}))
+    try:
+        slot_shapes(Training(noisy, env, plan.batches), plan)
+    except Exception:
+        return False
+    return True
 
 
 def _random(numbers: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.algorithms.contract import Algorithm, State, Transition, View
+from tessera.algorithms.contract import Algorithm, State, Transition, View, same_labels
 from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.maths.codec import threshold_code
@@ -363,6 +363,8 @@ class Training:
             else:
                 key = derive(root, "gradient", clock)
             gradients, feedback = algorithm.gradient(view, picked, summary, key)
+            if algorithm.parts:
+                same_labels(gradients, algorithm.parts, f"`gradient` of {algorithm.name} makes")
             made = gradients if self.threshold else ready_to_send(gradients, summary, view)
             return made, feedback.metrics, feedback.priorities, later(clock, 1)
 

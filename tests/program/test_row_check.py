@@ -121,8 +121,31 @@ def test_labels_that_are_not_those_of_the_params_are_refused():
         def parts(self) -> dict[str, tessera.Part]:
             return {"actor": tessera.Part()}
 
-    with pytest.raises(tessera.TesseraError, match=r"parts of sac are actor, but `init` makes actor, critic, temp"):
+    with pytest.raises(tessera.TesseraError, match=r"`init` of sac makes actor, critic, temp.*names actor: "):
         run(Mislabelled(batch=48, widths=(8,)), FUSED, env="gymnax:Pendulum-v1")
+
+
+def test_a_gradient_without_one_of_the_parts_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Partial(tessera.SAC):
+        def loss_gradient(self, *given: Any) -> Any:
+            gradients, rest = super().loss_gradient(*given)
+            return {name: g for name, g in gradients.items() if name != "actor"}, rest
+
+    with pytest.raises(tessera.TesseraError, match=r"`gradient` of sac makes critic, temperature, but `parts` names"):
+        run(Partial(batch=48, widths=(8,)), FUSED, env="gymnax:Pendulum-v1")
+
+
+def test_keys_of_rows_without_noisy_loss_are_refused_with_what_to_say():
+    @dataclasses.dataclass(frozen=True)
+    class Forgetful(Jittered):
+        noisy_loss = False
+
+        def noise(self, key: jax.Array, rows: int) -> jax.Array:
+            return jax.vmap(jax.random.normal)(key)
+
+    with pytest.raises(tessera.TesseraError, match=r"a key for each row.*`noisy_loss = True`"):
+        warn_of_shared_noise(*planned(Forgetful(**SMALL)))
 
 
 def test_a_part_is_clipped_by_its_own_norm_and_stepped_by_its_own_optimiser():
