@@ -28,9 +28,9 @@ class C51(ValueLearning):
 
     atoms: int | None = option(None, low=2)
     """Number of returns that probabilities are learned for; default 51 for images, else 101."""
-    lowest: float | None = None
+    lowest: float | None = option(None, low=-1e6, high=1e6)
     """The lowest of them; default -10 for images, whose rewards are small, else -100."""
-    highest: float | None = None
+    highest: float | None = option(None, low=-1e6, high=1e6)
     """The highest; default 10 for images, else 100."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:

@@ -25,8 +25,8 @@ class QRDQN(ValueLearning):
 
     quantiles: int = option(51, low=1)
     """Quantiles of each action's return."""
-    huber: float = option(1.0, low=1e-6)
-    """Errors beyond this count linearly and no longer squared."""
+    huber: float = option(1.0, low=0)
+    """Errors beyond this count linearly and no longer squared; 0: all of them."""
 
     @property
     def atoms_per_action(self) -> int | None:

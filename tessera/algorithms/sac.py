@@ -35,11 +35,11 @@ class SAC(ContinuousControl):
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     actor_rate: float | None = option(3e-4, low=0)
     """Step size of the actor at the beginning."""
-    temperature: float = option(1.0, low=0)
+    temperature: float = option(1.0, low=1e-6)
     """Weight of the entropy at the beginning, or for good if it does not adapt."""
     adapt_temperature: bool = True
     """Learn the temperature."""
-    target_entropy: float | None = None
+    target_entropy: float | None = option(None, low=-1e6, high=1e6)
     """Entropy that the temperature aims at, of actions scaled to -1 to 1; default: minus the numbers of an action."""
 
     @property

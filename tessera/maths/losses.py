@@ -77,7 +77,7 @@ def project_on_atoms(values: jax.Array, weights: jax.Array, atoms: jax.Array) ->
 
 
 def quantile_loss(quantiles: jax.Array, targets: jax.Array, delta: float) -> jax.Array:
-    """Huber's loss of quantile regression (Dabney et al., 2018): [..., n], [..., m] -> [...].
+    """Huber's loss of quantile regression (Dabney et al., 2018), for 0 the plain one: [..., n], [..., m] -> [...].
 
     Quantiles stand for the middles of n equal shares. The mean over targets, summed over quantiles.
     """
@@ -85,4 +85,5 @@ def quantile_loss(quantiles: jax.Array, targets: jax.Array, delta: float) -> jax
     middles = (jnp.arange(n, dtype=quantiles.dtype) + 0.5) / n
     error = targets[..., None, :] - quantiles[..., None]  # [..., quantile, target]
     weight = jnp.abs(middles[:, None] - (error < 0))
-    return jnp.sum(jnp.mean(weight * huber(error, delta), axis=-1), axis=-1)
+    cost = huber(error, delta) if delta else jnp.abs(error)
+    return jnp.sum(jnp.mean(weight * cost, axis=-1), axis=-1)

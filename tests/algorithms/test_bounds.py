@@ -13,24 +13,29 @@ from tessera.support.fields import bounds_of, option, options_of
 
 SPECS = {
     "dpg": Spec((3,), "float32", Box((1,), (-1.0,), (1.0,))),
+    "sac": Spec((3,), "float32", Box((1,), (-1.0,), (1.0,))),
     "mappo": Spec((2, 3), "float32", Discrete(2), agents=2),
 }
 
 AT_LEAST_1 = (
-    "actor_delay batch capacity core_width draws epochs minibatches n_step population rate_envs target_period unroll"
+    "actor_delay batch capacity core_width draws epochs minibatches n_step population quantiles rate_envs "
+    "target_period unroll"
 )
 AT_LEAST_0 = (
-    "burn_in c_bar clip entropy_coefficient huber ladder_exponent learning_rate max_gradient_norm noise outliers "
-    "rho_bar sigma smoothing smoothing_clip value_coefficient warmup weight_decay"
+    "actor_rate burn_in c_bar clip entropy_coefficient huber ladder_exponent learning_rate max_gradient_norm noise "
+    "outliers rho_bar sigma smoothing smoothing_clip value_coefficient warmup weight_decay"
 )
 FROM_0_TO_1 = (
-    "epsilon_end epsilon_fraction epsilon_start gae_lambda gamma importance_end importance_exponent ladder_base polyak "
-    "priority_exponent rate_warmup rms_decay"
+    "epsilon_end epsilon_fraction epsilon_start gae_lambda gamma importance_end importance_exponent ladder_base "
+    "look_ahead polyak priority_exponent rate_warmup rms_decay"
 )
 EXPECTED = {
     **dict.fromkeys(AT_LEAST_1.split(), (1, math.inf)),
     **dict.fromkeys(AT_LEAST_0.split(), (0, math.inf)),
     **dict.fromkeys(FROM_0_TO_1.split(), (0, 1)),
+    **dict.fromkeys(("highest", "lowest", "target_entropy"), (-1e6, 1e6)),
+    "atoms": (2, math.inf),
+    "temperature": (1e-6, math.inf),
 }
 
 

@@ -47,7 +47,7 @@ def test_weights_are_shared_out_to_the_atoms_beside_them():
     np.testing.assert_allclose(project_on_atoms(values, weights, ATOMS), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("delta", [0.5, 1.0])
+@pytest.mark.parametrize("delta", [0.0, 0.5, 1.0])
 def test_the_loss_of_quantiles_is_rlaxs(delta):
     quantiles, targets = jax.random.normal(jax.random.key(0), (2, 7))
     middles = (jnp.arange(7) + 0.5) / 7

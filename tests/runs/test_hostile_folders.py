@@ -128,9 +128,7 @@ def test_no_command_imports_what_other_entries_name(damage, run, capsys, monkeyp
 
 
 class Mine(tessera.A2C):
-    """An algorithm of one's own."""
-
-    name = "mine"
+    """An algorithm of one's own, of the name that the checkpoint notes."""
 
 
 def mine_from_function() -> Any:
