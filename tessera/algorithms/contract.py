@@ -7,7 +7,6 @@ knows where it runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.parts.clock import Clock
+from tessera.algorithms.parts.labelled_parts import Part, Step, same_labels, scaled_to
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.algorithms.parts.target_network import follow_params
 from tessera.envs.base import Spec, Timestep
@@ -54,33 +54,6 @@ class Schedule:
     def applies(self) -> int:
         """Gradients applied per update."""
         return self.draws * self.epochs * self.minibatches
-
-
-@dataclass(frozen=True)
-class Part:
-    """How a labelled part of the params is learned; what is not given is as for the others."""
-
-    learning_rate: float | None = None
-    """Step size at the beginning; default: the algorithm's."""
-    max_gradient_norm: float | None = None
-    """Largest norm of this part's gradient by itself; default: the algorithm's, of all parts together."""
-    period: int = 1
-    """Gradients from one step of this part to the next; the others leave it and its moments as they are."""
-    optimizer: optax.GradientTransformation | None = None
-    """Default: the algorithm's."""
-
-
-class Step(NamedTuple):
-    """What `apply` is told of the whole, because it may see only some of the elements."""
-
-    norm: jax.Array
-    """Global norm of the gradients."""
-    norms: dict[str, jax.Array] = {}  # noqa: RUF012 - never changed
-    """Norm of each labelled part's gradient."""
-    due: dict[str, jax.Array] = {}  # noqa: RUF012
-    """Whether each part that has a period is due at this gradient."""
-    summary: Any = ()
-    """The draw's summary, where the algorithm absorbs it."""
 
 
 class State(NamedTuple):
@@ -351,18 +324,3 @@ class Algorithm:
     def only(self, agents: tuple[int, ...]) -> Self:
         """Return the same algorithm for some of the agents: their params and actions, in environments with all."""
         raise NotImplementedError(f"{self.name} cannot be shared out by agents: {agents}")
-
-
-def same_labels(tree: Any, parts: Mapping[str, Part], made: str) -> None:
-    """Refuse a tree that has not exactly the labelled parts."""
-    if not isinstance(tree, dict) or set(tree) != set(parts):
-        found = ", ".join(tree) if isinstance(tree, dict) else f"a {type(tree).__name__}"
-        raise TesseraError(f"{made} {found}, but `parts` names {', '.join(parts)}: make a dict with just these keys")
-
-
-def scaled_to(gradients: Any, limit: float | None, norm: jax.Array) -> Any:
-    """Gradients, scaled down if their norm is above the limit; 0 or None: as they are."""
-    if not limit:
-        return gradients
-    scale = jnp.minimum(1.0, limit / (norm + 1e-6))
-    return jax.tree.map(lambda g: g * scale, gradients)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from parity.matrix import MOVED, furthest, run
+from parity.matrix import MOVED, assert_same_state, furthest, run
 
 from tessera import C51, DQN, QRDQN, Discrete, Spec, TesseraError, Timestep, View, policies
 from tessera.algorithms.contract import Clock
@@ -177,5 +177,4 @@ def on_one_device() -> Any:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("policy", ["distributed_replay:actors=2,stores=2", "central:workers=2,shards=2"])
 def test_every_policy_gives_the_params_of_fused(name, policy, on_one_device):
-    _, state, _ = run(KINDS[name], policies.parse(policy))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, on_one_device[name])
+    assert_same_state(KINDS[name], policy, on_one_device[name])

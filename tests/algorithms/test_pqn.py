@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parity.matrix import MOVED, furthest, run
+from parity.matrix import MOVED, assert_same_state, furthest, run
 
 from tessera import PQN, Discrete, Spec, Transition, View, policies
 from tessera.algorithms.contract import Clock
@@ -80,5 +80,4 @@ def on_one_device() -> Any:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("policy", ["single_learner_coarse:actors=2", "central:workers=2,shards=2"])
 def test_every_policy_gives_the_params_of_fused(policy, on_one_device):
-    _, state, _ = run(SMALL, policies.parse(policy))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, on_one_device)
+    assert_same_state(SMALL, policy, on_one_device)

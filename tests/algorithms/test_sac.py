@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parity.matrix import MOVED, furthest, run
+from parity.matrix import MOVED, REPLAY_POLICIES, assert_same_state, furthest, run
 
 from tessera import SAC, Box, Discrete, Spec, TesseraError, Timestep, View, policies
 from tessera.algorithms.contract import Clock, Step
@@ -151,15 +151,6 @@ def on_one_device() -> Any:
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "single_learner_coarse:actors=2",
-        "distributed_replay:actors=2,stores=2",
-        "central:workers=2,shards=2",
-        "multi_learner:learners=2",
-    ],
-)
+@pytest.mark.parametrize("policy", REPLAY_POLICIES)
 def test_every_policy_gives_the_params_of_fused(policy, on_one_device):
-    _, state, _ = run(REPLAYED, policies.parse(policy), env=PENDULUM)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, on_one_device)
+    assert_same_state(REPLAYED, policy, on_one_device, PENDULUM)

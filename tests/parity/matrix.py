@@ -212,3 +212,18 @@ def assert_parity(name: str, policy: Policy, **options: Any) -> None:
     expected = on_one_device(name, **options)
     _, state, _ = run(ANY[name], policy, **options)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, expected)
+
+
+REPLAY_POLICIES = (
+    "single_learner_coarse:actors=2",
+    "distributed_replay:actors=2,stores=2",
+    "central:workers=2,shards=2",
+    "multi_learner:learners=2",
+)
+"""Synchronous policies that cut a replay algorithm in different places, also the params."""
+
+
+def assert_same_state(algorithm: Any, policy: str, expected: Any, env: str = ENV) -> None:
+    """Train under a policy: the whole state is the expected one, to 1e-9."""
+    _, state, _ = run(algorithm, policies.parse(policy), env=env)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, expected)

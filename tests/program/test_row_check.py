@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from parity.matrix import MOVED, furthest, run
+from parity.matrix import MOVED, assert_same_state, furthest, run
 
 import tessera
 from tessera import policies
@@ -77,8 +77,7 @@ def on_one_device() -> Any:
     "policy", ["single_learner_coarse:actors=2", "multi_learner:learners=2", "central:workers=2,shards=2"]
 )
 def test_noise_of_rows_is_the_same_under_every_policy(policy, on_one_device):
-    _, state, _ = run(Jittered(**SMALL), policies.parse(policy))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), state, on_one_device)
+    assert_same_state(Jittered(**SMALL), policy, on_one_device)
 
 
 @pytest.mark.usefixtures("x64")
