@@ -55,6 +55,7 @@ class RandomSettings(tessera.Algorithm):
     store = property(lambda self: self.inner.store)
     optimizer = property(lambda self: self.inner.optimizer)
     absorbs = property(lambda self: self.inner.absorbs)
+    noisy_loss = property(lambda self: self.inner.noisy_loss)
 
     def own(self, params: Any) -> Any:
         """Return the inner algorithm with a run's own settings."""
@@ -108,6 +109,14 @@ class RandomSettings(tessera.Algorithm):
         return self.own(state.params).absorb(network_only(state), summary)._replace(params=state.params)
 
 
+class RandomSettingsReady(RandomSettings):
+    """The same for an algorithm that renews its memory before each update."""
+
+    def ready(self, view: tessera.View, *more: Any) -> Any:
+        """As the run's own algorithm."""
+        return self.own(view.params).ready(network_only(view), *more)
+
+
 def network_only(view: Any) -> Any:
     """The view or state that the inner algorithm knows."""
     return view._replace(params=view.params["network"])
@@ -157,8 +166,10 @@ def main() -> None:
     else:
         bounds = {name: tuple(map(float, text.split(":"))) for name, text in (v.split("=") for v in options.vary)}
         names, drawn = tuple(bounds), {"ranges": tuple(bounds.values())}
+    renews = type(inner).ready is not tessera.Algorithm.ready
+    wrapper = RandomSettingsReady if renews else RandomSettings
     result = tessera.train(
-        RandomSettings(inner=inner, names=names, **drawn), options.env, seeds=options.runs, seed=options.first_seed,
+        wrapper(inner=inner, names=names, **drawn), options.env, seeds=options.runs, seed=options.first_seed,
         steps=int(options.steps), envs=world.envs or inner.default_envs, policy="fused:devices=1", eval_episodes=4,
         quiet=True,
     )  # fmt: skip

@@ -108,6 +108,8 @@ class ActionCritic(nn.Module):
     critics: int = 1
     """Number of networks."""
     activation: str = "relu"
+    normalised: bool = False
+    """Normalise each layer before its activation (layer normalisation)."""
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
@@ -121,7 +123,9 @@ class ActionCritic(nn.Module):
         for k in range(self.critics):
             features = torso(spec, self.torso, (), self.activation, gain=None)(observation)
             joined = jnp.concatenate([features, scaled.astype(features.dtype)], axis=-1)
-            hidden = MLP(widths, self.activation, spec.precision, gain=None, name=f"hidden_{k}")(joined)
+            hidden = MLP(
+                widths, self.activation, spec.precision, gain=None, normalised=self.normalised, name=f"hidden_{k}"
+            )(joined)
             values.append(dense(1, None, spec.precision, name=f"value_{k}")(hidden))
         return jnp.concatenate(values, axis=-1).astype(output_dtype(spec.precision))
 

@@ -38,6 +38,9 @@ class ContinuousControl(ReplayAlgorithm):
     actor_rate: float | None = option(None, low=0)
     """Step size of the actor at the beginning; default: that of the critics."""
 
+    layer_norm: bool = False
+    """Normalise each of the critics' layers before its activation (layer normalisation)."""
+
     def bind(self, spec: Spec) -> Self:
         """Refuse actions that are not continuous."""
         if not isinstance(spec.actions, Box):
@@ -60,7 +63,7 @@ class ContinuousControl(ReplayAlgorithm):
     @property
     def critic(self) -> Any:
         """The networks that value actions, as one Flax module."""
-        return ActionCritic(self.world, self.widths, self.torso, self.critics)
+        return ActionCritic(self.world, self.widths, self.torso, self.critics, normalised=self.layer_norm)
 
     def init(self, key: jax.Array) -> Any:
         """Make the params of actor and critics."""
