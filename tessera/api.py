@@ -80,14 +80,15 @@ class Result:
         """Play greedy episodes with the final params."""
         return self._evaluator(published(self.state), episodes, seed)
 
-    def act(self, observation: Any, first: bool = False) -> np.ndarray:
+    def act(self, observation: Any, first: bool = False, legal: Any = None) -> np.ndarray:
         """The greedy action for an observation; `first=True` where an episode begins.
 
-        Only recurrent networks need `first`: they remember the observations of earlier calls.
+        Only recurrent networks need `first`: they remember the observations of earlier calls. `legal` is a mask of the
+        actions that are allowed, where not all always are.
         """
         if first:
             self._actor.reset()
-        return self._actor(observation)
+        return self._actor(observation, legal=legal)
 
     @functools.cached_property
     def _actor(self) -> Actor:

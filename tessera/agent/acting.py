@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, View
-from tessera.envs.base import Environment, Timestep
+from tessera.envs.base import Array, Environment, Spec, Timestep, map_arrays
 from tessera.errors import TesseraError
 from tessera.program.keys import derive, root_key
 from tessera.program.numpy_lowering.equations import Unsupported
@@ -40,8 +40,7 @@ class Actor:
     def __init__(self, algorithm: Algorithm, env: Environment, view: View) -> None:
         self.algorithm, self.env = algorithm, env
         self.view = jax.tree.map(np.asarray, acting(view))
-        self._shape = tuple(algorithm.world.observation_shape)
-        self._dtype = np.dtype(algorithm.world.observation_dtype)
+        self._parts = list(algorithm.world.parts.items())
         self._forms: dict[tuple[int, bool], BatchForm] = {}
         self._begun: dict[int, Any] = {}
         """Batch size -> the memory of a batch in which all episodes begin."""
@@ -67,14 +66,16 @@ class Actor:
                 )
             self._begins = mask.copy() if self._begins is None else self._begins | mask
 
-    def __call__(self, observation: Any, greedy: bool = True) -> np.ndarray:
-        """The action for one observation, or the actions for a batch."""
+    def __call__(self, observation: Any, greedy: bool = True, legal: Any = None) -> np.ndarray:
+        """The action for one observation, or the actions for a batch; of those that are `legal`, if given."""
         batch, alone = self._as_batch(observation)
-        entries = len(batch)
+        entries = len(batch[0])
+        if legal is not None or self.algorithm.world.restricted:
+            batch.append(self._as_mask(legal, entries, alone))
         form = self._forms.get((entries, greedy)) or self._add_form(entries, greedy)
         memory = self._remembered(entries) if form.remembers else jax.tree.leaves(self.initial_memory(entries))
         begins = form.nothing if self._begins is None else self._begins
-        action, after = form(self._seed, self._calls, (*memory, batch, begins))
+        action, after = form(self._seed, self._calls, (*memory, *batch, begins))
         if form.remembers:
             self._memory, self._begins = after, None
         self._calls += 1
@@ -90,28 +91,40 @@ class Actor:
             self._begun[entries] = fetch(jax.jit(begin)(ids))
         return self._begun[entries]
 
-    def _as_batch(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Observations with a leading axis, and whether there was none."""
+    def _as_batch(self, observation: Any) -> tuple[Leaves, bool]:
+        """The arrays of observations with a leading axis, and whether there was none."""
+        world = self.algorithm.world
+        if not world.is_tree:
+            array, alone = _with_batch_axis("observation", observation, world.array)
+            return [array], alone
         try:
-            given = np.asarray(observation)
-        except ValueError as error:
-            raise TesseraError(f"act: the observation is no array ({error}): pass one of numbers") from error
-        if given.dtype != self._dtype:
-            if given.dtype.kind not in "biuf" or (given.dtype.kind == "f" and self._dtype.kind != "f"):
-                raise TesseraError(
-                    f"act: this agent reads observations of {self._dtype}, not {given.dtype}: pass them as the "
-                    "environment returns them"
-                )
-            given = given.astype(self._dtype)
-        if given.shape == self._shape:
-            return given[None], True
-        if given.shape[1:] != self._shape or not given.size:
-            shape = ", ".join(map(str, self._shape))
+            leaves: list[Any] = []
+            map_arrays(lambda _, given: leaves.append(given), _in_order(world.observation), observation)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            names = ", ".join(path for path, _ in self._parts)
             raise TesseraError(
-                f"act: this agent reads one observation of shape [{shape}] or a batch [n, {shape}], not "
-                f"{list(given.shape)}"
+                f"act: this agent reads observations with the parts {names}, and something is missing or has another "
+                f"form ({error}): pass them as the environment returns them"
+            ) from error
+        both = [_with_batch_axis(path, given, part) for (path, part), given in zip(self._parts, leaves, strict=True)]
+        if len({(alone, len(array)) for array, alone in both}) > 1:
+            raise TesseraError("act: the parts of the observation differ in their leading axis: pass one, or a batch")
+        return [array for array, _ in both], both[0][1]
+
+    def _as_mask(self, legal: Any, entries: int, alone: bool) -> np.ndarray:
+        world = self.algorithm.world
+        shape = (*((world.agents,) if world.agents else ()), world.alternatives)
+        if legal is None or not world.restricted:
+            raise TesseraError(
+                "act: this agent was trained where some actions are not allowed: pass legal=mask, such as "
+                "info['action_mask']"
+                if legal is None
+                else "act: in this agent's environment all actions are always allowed: leave legal= out"
             )
-        return given, False
+        given = np.asarray(legal).astype(bool)
+        if given.shape != (shape if alone else (entries, *shape)):
+            raise TesseraError(f"act: legal has shape {list(given.shape)}, and must have {list(shape)} per observation")
+        return given[None] if alone else given
 
     def _remembered(self, entries: int) -> Sequence[Any]:
         if self._memory is None:
@@ -129,18 +142,18 @@ class Actor:
             del self._forms[oldest]
             self._begun.pop(oldest[0], None)
         one = act_function(self.algorithm, self.env, greedy)
-        example = np.zeros((entries, *self._shape), self._dtype)
+        example = example_of(self.algorithm.world, entries)
         self._forms[entries, greedy] = form = BatchForm(one, self.view, self.initial_memory(entries), example)
         return form
 
 
 def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callable[..., tuple[Any, Any]]:
-    """Make (view, memory, observation, begins, key) -> (action within bounds, memory), for one environment."""
+    """Make (view, memory, (observation, legal), begins, key) -> (action within bounds, memory), for one environment."""
     bound, agents = bounded(env), algorithm.world.agents
 
-    def act(view: View, memory: Any, observation: Any, begins: Any, key: Any) -> tuple[Any, Any]:
+    def act(view: View, memory: Any, seen: tuple[Any, Any], begins: Any, key: Any) -> tuple[Any, Any]:
         reward = jnp.zeros((agents,) if agents else ())
-        timestep = Timestep(observation, reward, begins, jnp.zeros_like(begins), None)
+        timestep = Timestep(seen[0], reward, begins, jnp.zeros_like(begins), None, legal=seen[1])
         if greedy:
             action, memory = algorithm.greedy(view, memory, timestep, key)
         else:
@@ -150,25 +163,66 @@ def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callab
     return act
 
 
+def example_of(world: Spec, entries: int) -> tuple[Any, Any]:
+    """A batch of observations and of masks, which are None where all actions are always allowed."""
+    agents = (world.agents,) if world.agents else ()
+    legal = np.ones((entries, *agents, world.alternatives), bool) if world.restricted else None
+    return world.zeros(np, entries), legal
+
+
+def _in_order(tree: Any) -> Any:
+    """The same tree with the keys of dicts in the order of JAX's leaves."""
+    if isinstance(tree, dict):
+        return {key: _in_order(tree[key]) for key in sorted(tree)}
+    return tuple(map(_in_order, tree)) if isinstance(tree, tuple) else tree
+
+
+def _with_batch_axis(name: str, observation: Any, part: Array) -> tuple[np.ndarray, bool]:
+    """An array of a batch of observations, and whether it was one observation without the axis."""
+    shape, dtype = part.shape, np.dtype(part.dtype)
+    try:
+        given = np.asarray(observation)
+    except ValueError as error:
+        raise TesseraError(f"act: the {name or 'observation'} is no array ({error}): pass one of numbers") from error
+    if given.dtype != dtype:
+        if given.dtype.kind not in "biuf" or (given.dtype.kind == "f" and dtype.kind != "f"):
+            raise TesseraError(
+                f"act: this agent reads observations of {dtype}, not {given.dtype}: pass them as the environment "
+                "returns them"
+            )
+        given = given.astype(dtype)
+    if given.shape == shape:
+        return given[None], True
+    if given.shape[1:] != shape or not given.size:
+        text = ", ".join(map(str, shape))
+        raise TesseraError(
+            f"act: this agent reads one {name} of shape [{text}] or a batch [n, {text}], not {list(given.shape)}"
+        )
+    return given, False
+
+
 class BatchForm:
     """Acting for one size of batches, greedy or not: compiled, and in NumPy if that is faster."""
 
-    def __init__(self, one: Callable[..., Any], view: View, memory: Any, observations: np.ndarray) -> None:
-        entries = len(observations)
+    def __init__(self, one: Callable[..., Any], view: View, memory: Any, example: tuple[Any, Any]) -> None:
+        seen: Leaves = jax.tree.leaves(example)
+        entries = len(seen[0])
         self.nothing = np.zeros(entries, bool)
         self._view, leaves = jax.tree.leaves(view), jax.tree.leaves(memory)
         view_tree: Any = jax.tree.structure(view)
         memory_tree: Any = jax.tree.structure(memory)
+        seen_tree: Any = jax.tree.structure(example)
 
         def act(view: Leaves, key: Any, t: Any, changing: Sequence[Any]) -> tuple[Any, Leaves]:
-            *memory, observations, begins = changing
+            *both, begins = changing
+            memory, observations = both[: len(leaves)], seen_tree.unflatten(both[len(leaves) :])
             keys = jax.random.split(jax.random.fold_in(key, t), entries)
             each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
             action, after = each(view_tree.unflatten(view), memory_tree.unflatten(memory), observations, begins, keys)
             return action, jax.tree.leaves(after)
 
         self._compiled = jax.jit(act)
-        changing = (*leaves, observations, self.nothing)
+        changing = (*leaves, *seen, self.nothing)
         traced: Any = self._compiled.trace(self._view, _block_key(0, 0), np.int32(0), changing)
         jaxpr, first = traced.jaxpr.jaxpr, len(self._view) + 2
         kept = zip(jaxpr.outvars[1:], jaxpr.invars[first:], strict=False)
@@ -183,7 +237,7 @@ class BatchForm:
         self._checked = False
 
     def __call__(self, seed: int, calls: int, changing: Sequence[Any]) -> tuple[np.ndarray, Leaves]:
-        """Act in call number `calls`; `changing` are the leaves of the memory, the observations and who begins."""
+        """Act in call number `calls`; `changing` are the leaves of the memory, what is seen and who begins."""
         block, t = divmod(calls, BLOCK)
         if self._staged is None:
             return self._compute(_block_key(seed, block), t, changing)

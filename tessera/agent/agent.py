@@ -102,12 +102,13 @@ class Agent:
         """Updates that the params have received."""
         return self._saved.update
 
-    def act(self, observation: Any, greedy: bool = True) -> np.ndarray:
+    def act(self, observation: Any, greedy: bool = True, legal: Any = None) -> np.ndarray:
         """The action for one observation, or the actions for a batch; its shape tells which.
 
-        With `greedy=False` the algorithm explores as it does in training at this point of the run.
+        With `greedy=False` the algorithm explores as it does in training at this point of the run. Where some actions
+        are not allowed, `legal`, such as `info["action_mask"]`, says which are.
         """
-        return self._actor(observation, greedy)
+        return self._actor(observation, greedy, legal)
 
     def reset(self, begins: Any = None, seed: int | None = None) -> None:
         """Begin a new episode; for a batch `begins`, bool [n], may say in which entries.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from tessera.agent.acting import Actor, act_function, on_cpu
+from tessera.agent.acting import Actor, act_function, example_of, on_cpu
 from tessera.errors import TesseraError
 from tessera.program.numpy_lowering.equations import called
 from tessera.support.extras import install_hint
@@ -70,31 +70,45 @@ def export(actor: Actor, path: Path) -> ExportedFile:
 
 
 class GreedyFunction:
-    """(observations, *memory) -> (actions, *memory); params are constants of it."""
+    """(observations, *memory) -> (actions, *memory); params are constants of it.
+
+    Observations of several parts are several arguments, in the order of their names; a mask of legal actions follows.
+    """
 
     def __init__(self, actor: Actor) -> None:
         self.actor, self._key = actor, jax.random.key(0)
         self._one = act_function(actor.algorithm, actor.env, greedy=True)
         world = actor.algorithm.world
-        self.observation = jax.ShapeDtypeStruct(world.observation_shape, jnp.dtype(world.observation_dtype))
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example_of(world, 1))
+        self.seen, self._seen_tree = jax.tree.leaves(example), jax.tree.structure(example)
+        paths = [path.replace("/", "_") or "observation" for path in world.parts]
+        self.names = [*paths, *(["legal"] if world.restricted else [])]
+        """What its first arguments are, which are not memory."""
         memory = jax.tree.map(lambda x: x[0], actor.initial_memory(1))
         self._leaves, self._tree = jax.tree.leaves(memory), jax.tree.structure(memory)
-        jaxpr = jax.make_jaxpr(lambda *given: self._step(*given)[1])(memory, self.observation, np.zeros((), bool)).jaxpr
+        jaxpr = jax.make_jaxpr(lambda *given: self._step(*given)[1])(memory, example, np.zeros((), bool)).jaxpr
         pairs = enumerate(zip(jaxpr.invars, jaxpr.outvars, strict=False))
         self._changing = [k for k, (before, after) in pairs if before is not after]
 
-    def _step(self, memory: Any, observation: Any, begins: Any) -> tuple[Any, Any]:
-        return self._one(self.actor.view, memory, observation, begins, self._key)
+    def _step(self, memory: Any, seen: Any, begins: Any) -> tuple[Any, Any]:
+        return self._one(self.actor.view, memory, seen, begins, self._key)
 
-    def __call__(self, observations: Any, *memory: Any) -> tuple[Any, ...]:
+    def __call__(self, *given: Any) -> tuple[Any, ...]:
         """Act for a batch."""
+        count = len(self.seen)
 
-        def each(observation: Any, begins: Any, *memory: Any) -> tuple[Any, ...]:
-            before = dict(enumerate(self._leaves)) | dict(zip(self._changing, memory, strict=True))
-            action, after = self._step(jax.tree.unflatten(self._tree, before.values()), observation, begins)
+        def each(begins: Any, *given: Any) -> tuple[Any, ...]:
+            seen = jax.tree.unflatten(self._seen_tree, given[:count])
+            before = dict(enumerate(self._leaves)) | dict(zip(self._changing, given[count:], strict=True))
+            action, after = self._step(jax.tree.unflatten(self._tree, before.values()), seen, begins)
             return action, *(jax.tree.leaves(after)[k] for k in self._changing)
 
-        return jax.vmap(each)(observations, jnp.zeros(observations.shape[:1], bool), *memory)
+        return jax.vmap(each)(jnp.zeros(given[0].shape[:1], bool), *given)
+
+    def as_given(self, arrays: Sequence[np.ndarray]) -> dict[str, Any]:
+        """The arguments of an agent's `act`, from its first arguments."""
+        observation, legal = jax.tree.unflatten(self._seen_tree, arrays)
+        return {"observation": observation, "legal": legal}
 
     def initial_memory(self, entries: int) -> tuple[np.ndarray, ...]:
         """The memory where episodes begin."""
@@ -103,7 +117,7 @@ class GreedyFunction:
 
     def shapes(self, entries: Any) -> Shapes:
         """Shapes and types of what it takes, for so many entries."""
-        taken = [self.observation, *(self._leaves[k] for k in self._changing)]
+        taken = [*self.seen, *(self._leaves[k] for k in self._changing)]
         return [jax.ShapeDtypeStruct((entries, *x.shape), x.dtype) for x in taken]
 
 
@@ -133,22 +147,26 @@ def _difference(function: GreedyFunction, run: Run, entries: int) -> str:
     actor, random = function.actor, np.random.default_rng(0)
     agent, memory = Actor(actor.algorithm, actor.env, actor.view), function.initial_memory(entries)
     for _ in range(CALLS * ENTRIES // entries):
-        observations = _random_observations(function.observation, entries, random)
-        action, *memory = run(observations, *memory)  # type: ignore[assignment]
-        found, wanted = np.asarray(action), agent(observations)
+        seen = [_random_values(x, entries, random) for x in function.seen]
+        action, *memory = run(*seen, *memory)  # type: ignore[assignment]
+        found, wanted = np.asarray(action), agent(**function.as_given(seen))
         if found.shape != wanted.shape or not np.allclose(found, wanted, TOLERANCE, TOLERANCE):
             return f"it acts otherwise than the agent, {found.ravel()[:4]} instead of {wanted.ravel()[:4]}"
     return ""
 
 
-def _random_observations(like: Any, entries: int, random: np.random.Generator) -> np.ndarray:
+def _random_values(like: Any, entries: int, random: np.random.Generator) -> np.ndarray:
     shape, dtype = (entries, *like.shape), like.dtype
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)
+    if dtype == bool:
+        mask = random.integers(0, 2, shape).astype(bool)
+        mask[..., 0] = True  # at least one
+        return mask
     return random.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
 
 
-def _to_stablehlo(function: Run, shapes: Shapes) -> bytes:
+def _to_stablehlo(function: GreedyFunction, shapes: Shapes) -> bytes:
     return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
 
 
@@ -156,19 +174,19 @@ def _run_stablehlo(data: bytes) -> Run:
     return jax.export.deserialize(bytearray(data)).call
 
 
-def _to_onnx(function: Run, shapes: Shapes) -> bytes:
+def _to_onnx(function: GreedyFunction, shapes: Shapes) -> bytes:
     import jax2onnx
 
     for library in ("jax2onnx", "onnx_ir"):  # they complain about parts of theirs that are not used here
         logging.getLogger(library).setLevel(logging.ERROR)
-    memory = [f"memory_{k}" for k in range(len(shapes) - 1)]
+    memory = [f"memory_{k}" for k in range(len(shapes) - len(function.names))]
     # traced here, since it replaces functions of jax.numpy while it traces, and some of these cannot be vectorised
     traced = jax.make_jaxpr(function)(*shapes)
     model: Any = jax2onnx.to_onnx(
         _inlined(traced.jaxpr, traced.consts),
         inputs=shapes,
         model_name="act",
-        input_names=["observation", *memory],
+        input_names=[*function.names, *memory],
         output_names=["action", *(f"next_{name}" for name in memory)],
     )
     return model.SerializeToString()
@@ -209,7 +227,7 @@ def _run_onnx(data: bytes) -> Run:
 class FileForm(NamedTuple):
     """How a function becomes a file, and how that is run."""
 
-    write: Callable[[Run, Shapes], bytes]
+    write: Callable[[GreedyFunction, Shapes], bytes]
     read: Callable[[bytes], Run]
 
 

@@ -10,6 +10,7 @@ import optax
 
 from tessera.algorithms.contract import Feedback, Schedule, View
 from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm, Batch, Summary, mean_over_valid
+from tessera.envs.base import Spec
 from tessera.maths.distributions import Distribution
 from tessera.maths.losses import value_loss
 from tessera.support.fields import option, resolved
@@ -27,10 +28,15 @@ class A2C(ActorCriticAlgorithm):
 
     unroll: int | None = 8
     """Steps that each environment plays between updates."""
-    learning_rate: float | None = 3e-3
-    """Step size at the beginning."""
+    learning_rate: float | None = None
+    """Step size at the beginning; default 3e-3, and 1e-2 for boards."""
     rms_decay: float = option(0.99, low=0, high=1)
     """How slowly RMSProp forgets."""
+
+    def defaults_for(self, spec: Spec) -> dict[str, Any]:
+        """Boards take larger steps, and more entropy."""
+        boards = {"learning_rate": 1e-2, "entropy_coefficient": 0.03} if spec.boards else {}
+        return {"unroll": 8, "learning_rate": 3e-3, **boards}
 
     @property
     def schedule(self) -> Schedule:

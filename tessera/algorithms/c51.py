@@ -29,14 +29,15 @@ class C51(ValueLearning):
     atoms: int | None = option(None, low=2)
     """Number of returns that probabilities are learned for; default 51 for images, else 101."""
     lowest: float | None = option(None, low=-1e6, high=1e6)
-    """The lowest of them; default -10 for images, whose rewards are small, else -100."""
+    """The lowest of them; default -10 for pixels, -25 for boards, else -100."""
     highest: float | None = option(None, low=-1e6, high=1e6)
-    """The highest; default 10 for images, else 100."""
+    """The highest; default 10 for pixels, 25 for boards, else 100."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
-        """Atoms as in the paper for images; wider elsewhere."""
-        reach, atoms = (10.0, 51) if len(spec.observation_shape) == 3 else (100.0, 101)
-        return {**super().defaults_for(spec), "atoms": atoms, "lowest": -reach, "highest": reach}
+        """Atoms as in the paper for pixels, whose rewards are clipped; wider elsewhere."""
+        reach, atoms = (10.0, 51) if spec.pixels else (25.0, 51) if spec.boards else (100.0, 101)
+        more = {"learning_rate": 1e-3} if spec.boards and self.noisy else {}
+        return {**super().defaults_for(spec), **more, "atoms": atoms, "lowest": -reach, "highest": reach}
 
     def check(self) -> None:
         """Refuse atoms that are not in order."""

@@ -97,6 +97,10 @@ class Transition(NamedTuple):
     """Gradients that had been applied to the params which chose this action; set by the framework."""
     alive: Any = None
     """[agents] which of several agents go on after the step; None if there is one agent, or none ever drops out."""
+    legal: Any = None
+    """Which actions were allowed at `observation`; None if all always are."""
+    next_legal: Any = None
+    """Which are at `next_observation`."""
 
 
 class Feedback(NamedTuple):
@@ -123,6 +127,9 @@ class Algorithm:
     """Whether it is for environments with several agents; others are for environments with one."""
     default_envs: ClassVar[int] = 64
     """Environments where the user gives no number; host environments take at most 16."""
+    reads_state: ClassVar[bool] = False
+    """Whether `act` and `greedy` read `Timestep.state`, as a search does; it then acts where the environments are, and
+    these are compiled."""
     together: ClassVar[int] = 1
     """Number of neighbouring environments that must stay in one group, such as the two of an antithetic pair."""
 

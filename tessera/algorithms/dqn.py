@@ -35,7 +35,7 @@ class DQN(ValueLearning):
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """Huber's loss for images."""
-        return {**super().defaults_for(spec), "huber": float(len(spec.observation_shape) == 3)}
+        return {**super().defaults_for(spec), "huber": float(spec.images)}
 
     def targets(self, params: Any, target: Any, rows: Row, keys: tuple[Any, Any] = (None, None)) -> jax.Array:
         """What the values of the actions taken should be, [B]."""

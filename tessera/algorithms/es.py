@@ -97,7 +97,7 @@ class ES(Algorithm):
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
-        return self.network.init(key, jnp.zeros((1, *self.world.observation_shape), self.world.observation_dtype))
+        return self.network.init(key, self.world.zeros(jnp, 1))
 
     def memory(self, env_id: jax.Array) -> MemberMemory:
         """No member yet."""
@@ -113,12 +113,12 @@ class ES(Algorithm):
     def act(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Act with the member's params."""
         del view, key
-        return self.network.apply(memory.params, timestep.observation), memory, ()
+        return self.network.apply(memory.params, timestep.observation, timestep.legal), memory, ()
 
     def greedy(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Act with the params without noise."""
         del key
-        return self.network.apply(view.params, timestep.observation), memory
+        return self.network.apply(view.params, timestep.observation, timestep.legal), memory
 
     def digest(self, view: View, memory: MemberMemory, trajectory: Transition) -> tuple[Experience, MemberMemory]:
         """Reduce the unroll to a seed and a score."""

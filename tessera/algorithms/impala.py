@@ -27,7 +27,7 @@ class IMPALA(A2C):
     unroll: int | None = None
     """Steps that each environment plays between updates; default 8, and 20 for pixels."""
     learning_rate: float | None = None
-    """Step size at the beginning; default 3e-3, and 6e-4 for pixels."""
+    """Step size at the beginning; default 3e-3, 1e-2 for boards, 6e-4 for pixels."""
     gae_lambda: float = 1.0
     """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
     normalise_advantages: bool = False
@@ -47,8 +47,9 @@ class IMPALA(A2C):
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """The paper's settings for pixels; small networks take larger steps, and more of them."""
-        pixels = spec.observation_dtype == "uint8"
-        return {"unroll": 20 if pixels else 8, "learning_rate": 6e-4 if pixels else 3e-3}
+        if spec.pixels:
+            return {"unroll": 20, "learning_rate": 6e-4}
+        return super().defaults_for(spec)
 
     def advantages_and_targets(self, estimates: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
         """Advantages and targets of the value function by V-trace, [T, n] each."""

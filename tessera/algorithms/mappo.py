@@ -13,7 +13,7 @@ from tessera.algorithms.contract import Feedback, Transition, View
 from tessera.algorithms.parts.actor_critic import Batch, Summary, UnrollEstimates
 from tessera.algorithms.parts.actor_critic_acting import ActorCriticMemory
 from tessera.algorithms.ppo import PPO
-from tessera.envs.base import Box, Spec
+from tessera.envs.base import Box, Spec, Timestep
 from tessera.maths.distributions import Distribution
 from tessera.networks import TeamActorCritic
 from tessera.stores.base import Experience
@@ -83,13 +83,19 @@ class MAPPO(PPO):
         """Select this algorithm's agents along `axis`."""
         return x if self.own is None else x[(slice(None),) * axis + (np.asarray(self.own),)]
 
+    def legal_actions(self, timestep: Timestep) -> Any:
+        """Which actions are allowed for its own agents."""
+        return None if timestep.legal is None else self._of_own_agents(timestep.legal, 0)
+
     def digest(self, view: View, memory: ActorCriticMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Keep rewards and marks of its own agents, and the observations of all."""
         extras, alive = trajectory.extras, trajectory.alive
         if alive is not None:
             alive, extras = self._of_own_agents(alive, 1), extras._replace(alive=self._of_own_agents(extras.alive, 1))
-        reward = self._of_own_agents(trajectory.reward, 1)
-        return super().digest(view, memory, trajectory._replace(reward=reward, alive=alive, extras=extras))
+        reward, legal = self._of_own_agents(trajectory.reward, 1), trajectory.legal
+        legal = None if legal is None else self._of_own_agents(legal, 1)
+        own = trajectory._replace(reward=reward, alive=alive, legal=legal, extras=extras)
+        return super().digest(view, memory, own)
 
     def mark_valid(self, rows: Transition) -> Transition:
         """Give each agent marks and ends; one that drops out ends its own episode, and later steps are invalid."""

@@ -45,9 +45,7 @@ class PPO(ActorCriticAlgorithm):
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """The usual settings for each kind of task: classic control, boards, pixels, continuous control."""
-        continuous, images = isinstance(spec.actions, Box), len(spec.observation_shape) == 3
-        pixels = spec.observation_dtype == "uint8"
-        boards = images and not pixels
+        continuous, images, pixels, boards = isinstance(spec.actions, Box), spec.images, spec.pixels, spec.boards
         return {
             "unroll": 128 if continuous or images else 32,
             "learning_rate": 3e-4 if continuous else 2.5e-4 if pixels else 5e-3 if boards else 2e-3,

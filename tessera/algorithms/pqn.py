@@ -11,6 +11,7 @@ import optax
 from tessera.algorithms.contract import Schedule, View
 from tessera.algorithms.parts.n_step_windows import ValueMemory
 from tessera.algorithms.parts.values_of_unrolls import TargetBatch, ValuesOfUnrolls
+from tessera.maths.exploration import best_value
 from tessera.maths.returns import generalised_advantage
 from tessera.networks import QNetwork
 from tessera.stores.base import Sample
@@ -64,7 +65,8 @@ class PQN(ValuesOfUnrolls):
         """Compute the lambda-returns of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
         v_tm1, v_t = (
-            self.network.apply(view.params, seen).max(-1) for seen in (rows.observation, rows.next_observation)
+            best_value(self.network.apply(view.params, seen), legal)
+            for seen, legal in ((rows.observation, rows.legal), (rows.next_observation, rows.next_legal))
         )
         ends = (rows.terminated, rows.truncated)
         ahead = generalised_advantage(rows.reward, v_tm1, v_t, *ends, self.gamma, self.look_ahead)

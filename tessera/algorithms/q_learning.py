@@ -14,6 +14,7 @@ from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, 
 from tessera.algorithms.parts.target_network import update_target
 from tessera.algorithms.parts.values_of_unrolls import TargetBatch, ValuesOfUnrolls
 from tessera.errors import unknown_name
+from tessera.maths.exploration import best_value
 from tessera.maths.losses import select
 from tessera.maths.returns import returns_to_go
 from tessera.stores.base import Experience, Sample
@@ -82,7 +83,7 @@ class QLearning(ValuesOfUnrolls):
         """Compute targets of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
         q_t = self.network.apply(view.target, rows.next_observation)
-        v_t = q_t.max(-1)
+        v_t = best_value(q_t, rows.next_legal)
         if self.kind == "sarsa":  # no action follows a truncation: the best stands in for it
             v_t = jnp.where(rows.truncated, v_t, select(q_t, rows.extras))
         if self.kind == "n_step":

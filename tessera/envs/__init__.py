@@ -83,7 +83,7 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
             f"could not make {name_or_factory!r} with options {', '.join(sorted(options))} ({error}): "
             "leave out the one it does not take"
         ) from error
-    return _with_precision(environment, precision)
+    return _with_precision(_with_masks(environment), precision)
 
 
 def runs_foreign_code(name: str) -> bool:
@@ -151,7 +151,7 @@ class _DuckTyped(DeviceEnvironment):
     def __init__(self, thing: Any, name: str) -> None:
         self.name, self.spec = name, thing.spec
         self.reset, self.step = thing.reset, thing.step  # type: ignore[method-assign]
-        for method in ("restart", "alive"):
+        for method in ("restart", "alive", "legal", "player"):
             if hasattr(thing, method):
                 setattr(self, method, getattr(thing, method))
 
@@ -177,6 +177,20 @@ def _parse_options(text: str, name: str) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             options[key] = value
     return options
+
+
+def _with_masks(environment: Environment) -> Environment:
+    """Note in the spec that a compiled environment says which actions are allowed."""
+    if isinstance(environment, HostEnvironment) or environment.spec.restricted:
+        return environment
+    if getattr(type(environment), "legal", None) is DeviceEnvironment.legal and "legal" not in vars(environment):
+        return environment
+    import jax
+
+    legal = jax.eval_shape(lambda key: environment.legal(environment.reset(key)[0]), jax.random.key(0))
+    if legal is None:
+        return environment
+    return _with(environment, "spec", dataclasses.replace(environment.spec, restricted=True))
 
 
 def _with_precision(environment: Environment, precision: str) -> Environment:

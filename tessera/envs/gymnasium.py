@@ -28,8 +28,13 @@ from tessera.envs.base import (
     MultiDiscrete,
     Spec,
     Timestep,
+    first_array,
+    map_arrays,
 )
 from tessera.errors import TesseraError, unknown_name
+
+MASK = "action_mask"
+"""The key of `info` under which an environment says which of its discrete actions are allowed."""
 
 AUTORESETS = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -71,7 +76,6 @@ def wrap(
             f"{name} gives {type(probe).__name__}, which is no environment: it must be a DeviceEnvironment, a "
             "HostEnvironment or a gymnasium.Env"
         )
-    probe.close()
     return GymnasiumEnvironment(name, probe, functools.partial(factory, **options), _mode(autoreset))
 
 
@@ -82,15 +86,25 @@ def _mode(autoreset: str | None) -> AutoresetMode:
 
 
 def _probe(name: str, build: Callable[[], Any]) -> Any:
-    """Build an environment and close it; its spaces and metadata stay readable."""
+    """Build an environment that only shows its spaces and metadata."""
     try:
         env = build()
     except gymnasium.error.DependencyNotInstalled as error:
         raise TesseraError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
         raise TesseraError(f"{name} cannot be made with these options: {error}") from error
-    env.close()
     return env
+
+
+def gives_masks(env: Any, actions: Actions) -> bool:
+    """Whether the environment says at a reset which of its discrete actions are allowed."""
+    if isinstance(actions, Box):
+        return False
+    try:
+        _, info = env.reset(seed=0)
+        return MASK in info
+    except Exception:  # what is wrong shows, by name, when the run resets it
+        return False
 
 
 class GymnasiumEnvironment(HostEnvironment):
@@ -112,7 +126,10 @@ class GymnasiumEnvironment(HostEnvironment):
             probe.single_action_space if single else probe.action_space,
         )
         limit = getattr(getattr(probe, "spec", None), "max_episode_steps", None) or 0
-        self.spec = dataclasses.replace(self._spaces.spec, time_limit=limit)
+        restricted = gives_masks(probe, self._spaces.spec.actions)
+        probe.close()
+        self._spaces.spec = dataclasses.replace(self._spaces.spec, time_limit=limit, restricted=restricted)
+        self.spec = self._spaces.spec
         self.masks = mode is AutoresetMode.NEXT_STEP
         self._factory, self._mode, self._vectorised = factory, mode, vectorised
 
@@ -143,40 +160,54 @@ class OneByOne(HostVector):
 
     def reset(self) -> Timestep:
         """Start every environment: from its seed at first, and from where its generator is later on."""
-        observations = [env.reset(seed=seed)[0] for env, seed in zip(self._envs, self._seeds, strict=True)]
+        begun = [env.reset(seed=seed) for env, seed in zip(self._envs, self._seeds, strict=True)]
         self._seeds = [None] * len(self._seeds)
-        return first_timestep(self._array(observations))
+        observations, infos = zip(*begun, strict=True)
+        return first_timestep(self._array(observations), legal=self._legal(infos))
 
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
         observations: list[Any] = []
+        infos: list[Any] = []
         finals: dict[int, Any] = {}
+        final_infos: dict[int, Any] = {}
         rewards = np.empty(len(self._envs), np.float32)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         each = self._spaces.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         # Plain integers, because a NumPy scalar for every environment costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 1 else each
         for i, (env, action) in enumerate(zip(self._envs, choices, strict=True)):
-            observation, rewards[i], terminated[i], truncated[i], _ = env.step(action)
+            observation, rewards[i], terminated[i], truncated[i], info = env.step(action)
             if terminated[i] or truncated[i]:
-                # A copy, because an environment may reuse its buffer at a reset.
+                # Copies, because an environment may reuse its buffers at a reset.
                 finals[i] = copy.deepcopy(observation)
-                observation = env.reset()[0]
+                final_infos[i] = {MASK: copy.copy(info.get(MASK))}
+                observation, info = env.reset()
             observations.append(observation)
+            infos.append(info)
         observation = final = self._array(observations)
+        legal = final_legal = self._legal(infos)
         if finals:
             final = self._array([finals.get(i, seen) for i, seen in enumerate(observations)])
+            final_legal = self._legal([final_infos.get(i, info) for i, info in enumerate(infos)])
         return Timestep(
             observation,
             rewards.reshape(self._shape),
             terminated.reshape(self._shape),
             truncated.reshape(self._shape),
             final,
+            legal=legal,
+            final_legal=final_legal,
         )
 
-    def _array(self, observations: Sequence[Any]) -> np.ndarray:
+    def _array(self, observations: Sequence[Any]) -> Any:
         encoded = self._spaces.encode(self._spaces.stack(observations))
-        return encoded.reshape(*self._shape, *encoded.shape[1:])
+        return grouped(encoded, self._shape)
+
+    def _legal(self, infos: Sequence[Any]) -> np.ndarray | None:
+        if not self._spaces.spec.restricted:
+            return None
+        return grouped(np.stack([self._spaces.mask(info.get(MASK)) for info in infos]), self._shape)
 
     def close(self) -> None:
         """Close every environment."""
@@ -205,9 +236,14 @@ class VectorEnvs(HostVector):
     def reset(self) -> Timestep:
         """Start every environment: from its seed at first, and from where its generator is later on."""
         self._ended = np.zeros_like(self._ended)
-        batches = [part.reset(seed=seed)[0] for part, seed in zip(self._parts, self._seeds, strict=True)]
+        begun = [part.reset(seed=seed) for part, seed in zip(self._parts, self._seeds, strict=True)]
         self._seeds = [None] * len(self._seeds)
-        return first_timestep(self._grouped(self._encode(batches)), self._mode is AutoresetMode.NEXT_STEP)
+        batches, infos = zip(*begun, strict=True)
+        legal = self._legal(infos)
+        masked = self._mode is AutoresetMode.NEXT_STEP
+        return first_timestep(
+            self._grouped(self._encode(batches)), masked, None if legal is None else self._grouped(legal)
+        )
 
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
@@ -215,6 +251,7 @@ class VectorEnvs(HostVector):
         results = [part.step(action) for part, action in zip(self._parts, each, strict=True)]
         batches, *numbers, infos = zip(*results, strict=True)
         observation = final = self._encode(batches)
+        legal = final_legal = self._legal(infos)
         # Concatenation copies even a single array, which a vector environment may overwrite.
         rewards, terminated, truncated = (
             np.concatenate(column, dtype=dtype, casting="unsafe")
@@ -228,45 +265,69 @@ class VectorEnvs(HostVector):
             truncated &= valid
         self._ended = terminated | truncated
         if self._ended.any() and self._mode is AutoresetMode.SAME_STEP:
-            final = self._patched(observation, [self._final(i, info) for i, info in enumerate(infos)])
+            last = [self._final(i, info) for i, info in enumerate(infos)]
+            final, final_legal = self._patched((observation, legal), last)
         elif self._ended.any() and self._mode is AutoresetMode.DISABLED:
-            observation = self._patched(final, [self._restarted(i) for i in range(len(self._parts))])
-        columns = (observation, rewards, terminated, truncated, final, valid)
+            observation, legal = self._patched((final, legal), [self._restarted(i) for i in range(len(self._parts))])
+        columns = (observation, rewards, terminated, truncated, final, valid, None, legal, final_legal)
         return Timestep(*(None if column is None else self._grouped(column) for column in columns))
 
     def _ended_in(self, index: int) -> np.ndarray:
         return self._ended[index * self._size : (index + 1) * self._size]
 
-    def _final(self, index: int, info: dict[str, Any]) -> np.ndarray | None:
-        """The last observations of the episodes that ended in one part, in same-step mode."""
+    def _legal(self, infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
+        """Which actions are allowed, [n, k]; None if all always are."""
+        if not self._spaces.spec.restricted:
+            return None
+        return np.concatenate([self._masks(info, np.ones(self._size, bool)) for info in infos])
+
+    def _masks(self, info: dict[str, Any], wanted: np.ndarray) -> np.ndarray:
+        """The masks of some environments of one part."""
+        masks = info.get(MASK, [None] * self._size)
+        if isinstance(masks, tuple):  # of several choices, each with a batch
+            masks = np.concatenate(masks, axis=1)
+        return np.stack([self._spaces.mask(masks[i]) for i in np.flatnonzero(wanted)])
+
+    def _final(self, index: int, info: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The last observations and masks of the episodes that ended in one part, in same-step mode."""
         ended = self._ended_in(index)
         if not ended.any():
             return None
         final = info["final_obs"]
         # Gymnasium gives an object array with one observation for each ended environment, ALE a whole batch.
-        return self._spaces.encode(self._spaces.stack(final[ended]) if final.dtype == object else final[ended])
+        alone = isinstance(final, np.ndarray) and final.dtype == object
+        batch = self._spaces.stack(final[ended]) if alone else map_arrays(lambda x: x[ended], final)
+        legal = self._masks(info["final_info"], ended) if self._spaces.spec.restricted else None
+        return self._spaces.encode(batch), legal
 
-    def _restarted(self, index: int) -> np.ndarray | None:
-        """The first observations of new episodes in one part, which start here where autoreset is disabled."""
+    def _restarted(self, index: int) -> tuple[Any, Any] | None:
+        """The first observations and masks of new episodes in one part, which start here without autoreset."""
         ended = self._ended_in(index)
         if not ended.any():
             return None
         # The mask is copied because the environment may keep it.
-        batch, _ = self._parts[index].reset(options={"reset_mask": ended.copy()})
-        return self._spaces.encode(batch)[ended]
+        batch, info = self._parts[index].reset(options={"reset_mask": ended.copy()})
+        legal = self._masks(info, ended) if self._spaces.spec.restricted else None
+        return map_arrays(lambda x: x[ended], self._spaces.encode(batch)), legal
 
-    def _patched(self, observations: np.ndarray, pieces: Sequence[np.ndarray | None]) -> np.ndarray:
-        """A copy of `observations` in which those of ended episodes are replaced."""
-        patched = observations.copy()
-        patched[self._ended] = np.concatenate([piece for piece in pieces if piece is not None])
-        return patched
+    def _patched(self, whole: tuple[Any, Any], pieces: Sequence[tuple[Any, Any] | None]) -> tuple[Any, Any]:
+        """A copy of observations and masks in which those of ended episodes are replaced."""
 
-    def _encode(self, batches: Sequence[Any]) -> np.ndarray:
+        def patch(array: np.ndarray | None, *pieces: np.ndarray) -> np.ndarray | None:
+            if array is None:
+                return None
+            patched = array.copy()
+            patched[self._ended] = np.concatenate(pieces)
+            return patched
+
+        return map_arrays(patch, whole, *(piece for piece in pieces if piece is not None))
+
+    def _encode(self, batches: Sequence[Any]) -> Any:
         encoded = [self._spaces.encode(batch) for batch in batches]
-        return encoded[0] if len(encoded) == 1 else np.concatenate(encoded)
+        return encoded[0] if len(encoded) == 1 else map_arrays(lambda *x: np.concatenate(x), *encoded)
 
-    def _grouped(self, array: np.ndarray) -> np.ndarray:
-        return array.reshape(*self._shape, *array.shape[1:])
+    def _grouped(self, arrays: Any) -> Any:
+        return grouped(arrays, self._shape)
 
     def close(self) -> None:
         """Close every vector environment."""
@@ -287,14 +348,19 @@ class Spaces:
         empty = create_empty_array(self._observations, n=len(observations))
         return concatenate(self._observations, observations, empty)
 
-    def encode(self, batch: Any) -> np.ndarray:
-        """Translate a batch of observations to a fresh, C-contiguous array [n, *observation_shape]."""
-        if isinstance(self._observations, spaces.Dict | spaces.Tuple):
-            return _flat(self._observations, batch)
-        if isinstance(self._observations, spaces.Discrete):
-            return _one_hot(batch, int(self._observations.start), int(self._observations.n))
-        encoded = np.array(batch, self.spec.observation_dtype, order="C")
-        return encoded.reshape(-1, *self.spec.observation_shape)
+    def encode(self, batch: Any) -> Any:
+        """Translate a batch of observations to fresh, C-contiguous arrays [n, ...], in the tree of the spec."""
+        return _encoded(self._observations, self.spec.observation, batch)
+
+    def mask(self, given: Any) -> np.ndarray:
+        """Which actions are allowed, bool [k], from what an environment says; several choices are joined."""
+        size = self.spec.alternatives
+        if isinstance(given, tuple | list):
+            given = np.concatenate([np.ravel(part) for part in given])
+        mask = np.ravel(np.asarray(given)) if given is not None else np.zeros(0)
+        if mask.shape != (size,):
+            raise ValueError(f"info[{MASK!r}] must have {size} entries at every reset and step, and has {mask.size}")
+        return mask.astype(bool)
 
     def decode(self, actions: np.ndarray) -> np.ndarray:
         """Translate actions [..., *action shape] to the environment's own."""
@@ -307,12 +373,31 @@ class Spaces:
         return actions + space.start if isinstance(space, spaces.MultiDiscrete) else actions
 
 
-def first_timestep(observation: np.ndarray, masked: bool = False) -> Timestep:
+def _encoded(space: spaces.Space, form: Any, batch: Any) -> Any:
+    """A batch of a space in the form of the spec: a tree of dicts and tuples, or one array."""
+    if isinstance(form, dict) and isinstance(space, spaces.Dict):
+        return {key: _encoded(child, form[key], batch[key]) for key, child in space.spaces.items()}
+    if isinstance(form, tuple) and isinstance(space, spaces.Tuple):
+        return tuple(_encoded(*of) for of in zip(space.spaces, form, batch, strict=True))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _flat(space, batch)
+    if isinstance(space, spaces.Discrete):
+        return _one_hot(batch, int(space.start), int(space.n))
+    return np.array(batch, form.dtype, order="C").reshape(-1, *form.shape)
+
+
+def grouped(arrays: Any, shape: Sequence[int]) -> Any:
+    """Arrays [n, ...], or a tree of them, with n as [groups, environments per group]."""
+    return map_arrays(lambda x: x.reshape(*shape, *x.shape[1:]), arrays)
+
+
+def first_timestep(observation: Any, masked: bool = False, legal: np.ndarray | None = None) -> Timestep:
     """The timestep of a reset: no reward, and nothing has ended."""
-    shape = observation.shape[:2]
+    shape = first_array(observation).shape[:2]
     terminated, truncated = np.zeros((2, *shape), bool)
     valid = np.ones(shape, bool) if masked else None
-    return Timestep(observation, np.zeros(shape, np.float32), terminated, truncated, observation, valid)
+    numbers = (np.zeros(shape, np.float32), terminated, truncated)
+    return Timestep(observation, *numbers, observation, valid, legal=legal, final_legal=legal)
 
 
 def seed_for(seed: int, index: int) -> int:
@@ -320,7 +405,13 @@ def seed_for(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, int(index)]).generate_state(1)[0]) & 0x7FFFFFFF
 
 
-def _observation_spec(name: str, space: spaces.Space) -> tuple[tuple[int, ...], str]:
+def _observation_spec(name: str, space: spaces.Space) -> tuple[Any, Any]:
+    """Shapes and dtypes. A Dict or Tuple with an image in it stays a tree; others are flattened to one vector."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) and any(map(_is_image, _leaves(space))):
+        if isinstance(space, spaces.Dict):
+            each = {key: _observation_spec(name, child) for key, child in space.spaces.items()}
+            return {key: shape for key, (shape, _) in each.items()}, {key: dtype for key, (_, dtype) in each.items()}
+        return tuple(zip(*(_observation_spec(name, child) for child in space.spaces), strict=True))  # type: ignore[return-value]
     if isinstance(space, spaces.Box):
         return tuple(space.shape) or (1,), "uint8" if space.dtype == np.uint8 else "float32"
     if isinstance(space, spaces.Discrete):
@@ -357,6 +448,10 @@ def _leaves(space: spaces.Space) -> list[spaces.Space]:
     if isinstance(space, spaces.Tuple):
         return [leaf for child in space.spaces for leaf in _leaves(child)]
     return [space]
+
+
+def _is_image(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
 def _is_flattable(space: spaces.Space) -> bool:

@@ -23,13 +23,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
-from tessera.envs.gymnasium import Spaces, seed_for
+from tessera.envs.base import Box, HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
+from tessera.envs.gymnasium import MASK, Spaces, seed_for
 from tessera.errors import TesseraError, unknown_name
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting
+
+Seen = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Observations and infos by agent."""
 
 PACKAGES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
 """Packages whose modules an error for an unknown name suggests."""
@@ -108,23 +112,27 @@ class ParallelEnvs(HostVector):
     def reset(self) -> Timestep:
         """Start every environment from its seed."""
         pairs = zip(self._envs, self._seeds, strict=True)
-        observation = self._team.encode([env.reset(seed=seed)[0] for env, seed in pairs])
+        begun = [env.reset(seed=seed) for env, seed in pairs]
+        observation = self._team.encode([observed for observed, _ in begun])
+        legal = self._team.legal(begun, [env.agents for env in self._envs])
         alive = np.array([self._team.among(env.agents) for env in self._envs])
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         rewards = np.zeros(alive.shape, np.float32)
-        return self._grouped(Timestep(observation, rewards, terminated, truncated, observation, alive=alive))
+        timestep = Timestep(observation, rewards, terminated, truncated, observation, alive=alive)
+        return self._grouped(timestep._replace(legal=legal, final_legal=legal))
 
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
-        observations: list[Mapping[str, Any]] = []
-        finals: dict[int, Mapping[str, Any]] = {}
+        seen: list[Seen] = []
+        finals: dict[int, Seen] = {}
+        acting_in: list[Sequence[str]] = []
         each = self._team.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         rewards, alive = np.zeros(each.shape[:2], np.float32), np.zeros(each.shape[:2], bool)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         # Plain integers, because a NumPy scalar for every agent costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 2 else each
         for i, (env, choice) in enumerate(zip(self._envs, choices, strict=True)):
-            observed, reward, terminations, truncations, _ = env.step(self._team.named(choice, env.agents))
+            observed, reward, terminations, truncations, infos = env.step(self._team.named(choice, env.agents))
             rewards[i] = [reward.get(agent, 0.0) for agent in self._team.agents]
             acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
             if not acting:
@@ -132,14 +140,19 @@ class ParallelEnvs(HostVector):
                 cut = [agent for agent in truncations if truncations[agent] and not terminations.get(agent)]
                 terminated[i], truncated[i] = not cut, bool(cut)
                 # A copy, because an environment may reuse its arrays at a reset.
-                finals[i] = copy.deepcopy(_only(observed, cut or observed))
-                observed, acting = env.reset()[0], env.agents
+                finals[i] = copy.deepcopy((_only(observed, cut or observed), self._team.kept(infos)))
+                (observed, infos), acting = env.reset(), env.agents
             alive[i] = self._team.among(acting)
-            observations.append(_only(observed, acting))
-        observation = final = self._team.encode(observations)
+            acting_in.append(acting)
+            seen.append((_only(observed, acting), infos))
+        observation = final = self._team.encode([observed for observed, _ in seen])
+        legal = final_legal = self._team.legal(seen, acting_in)
         if finals:
-            final = self._team.encode([finals.get(i, seen) for i, seen in enumerate(observations)])
-        return self._grouped(Timestep(observation, rewards, terminated, truncated, final, alive=alive))
+            last = [finals.get(i, now) for i, now in enumerate(seen)]
+            final = self._team.encode([observed for observed, _ in last])
+            final_legal = self._team.legal(last, [None if i in finals else acting for i, acting in enumerate(acting_in)])
+        timestep = Timestep(observation, rewards, terminated, truncated, final, alive=alive)
+        return self._grouped(timestep._replace(legal=legal, final_legal=final_legal))
 
     def _grouped(self, timestep: Timestep) -> Timestep:
         return Timestep._make(None if x is None else x.reshape(*self._shape, *x.shape[1:]) for x in timestep)
@@ -160,6 +173,9 @@ class Team:
         self.agents = tuple(env.possible_agents)
         actions = same_for_all(name, {agent: env.action_space(agent) for agent in self.agents})
         observations = {agent: env.observation_space(agent) for agent in self.agents}
+        self._mask_observed = all(_holds_mask(space) for space in observations.values())
+        if self._mask_observed:
+            observations = {agent: _without_mask(space) for agent, space in observations.items()}
         spaces = [space for i, space in enumerate(observations.values()) if space not in [*observations.values()][:i]]
         self._index = {agent: index for index, agent in enumerate(self.agents)}
         # Agents with the same space are translated together, which is faster than one by one.
@@ -173,7 +189,9 @@ class Team:
         if self._padded:
             shape = (max(math.prod(spec.observation_shape) for spec in specs),)
         dtype = "uint8" if all(spec.observation_dtype == "uint8" for spec in specs) else "float32"
-        self.spec = Spec((len(self.agents), *shape), dtype, specs[0].actions, agents=len(self.agents))
+        restricted = self._mask_observed or _informs_of_masks(env, specs[0].actions)
+        each = (len(self.agents), *shape)
+        self.spec = Spec(each, dtype, specs[0].actions, agents=len(self.agents), restricted=restricted)
 
     def encode(self, observations: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Make an array [n, agents, ...] of the observations in n environments, with zeros for absent agents.
@@ -183,7 +201,7 @@ class Team:
         encoded = np.zeros((len(observations), *self.spec.observation_shape), self.spec.observation_dtype)
         for kind, members in self._kinds:
             present = [
-                (row, self._index[agent], observed[agent])
+                (row, self._index[agent], _without_mask(observed[agent]) if self._mask_observed else observed[agent])
                 for row, observed in enumerate(observations)
                 for agent in members
                 if agent in observed
@@ -194,6 +212,26 @@ class Team:
                 part = part.reshape(len(part), -1) if self._padded else part
                 encoded[rows, columns, : part.shape[1]] = part
         return encoded
+
+    def kept(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """What is read of an `info`: the masks."""
+        return {agent: {MASK: info[MASK]} for agent, info in infos.items() if MASK in info}
+
+    def legal(self, seen: Sequence[Seen], acting: Sequence[Iterable[str] | None]) -> np.ndarray | None:
+        """Which actions are allowed, [n, agents, k]; all for agents that do not act; None if all always are.
+
+        Each acting agent must have a mask; where an episode is over (None), only those that do are read.
+        """
+        if not self.spec.restricted:
+            return None
+        legal = np.ones((len(seen), len(self.agents), self.spec.alternatives), bool)
+        for row, ((observed, infos), agents) in enumerate(zip(seen, acting, strict=True)):
+            source = observed if self._mask_observed else infos
+            for agent in source if agents is None else agents:
+                mask = source.get(agent, {}).get(MASK)
+                if mask is not None or agents is not None:
+                    legal[row, self._index[agent]] = self._kinds[0][0].mask(mask)
+        return legal
 
     def decode(self, actions: np.ndarray) -> np.ndarray:
         """Translate actions [n, agents, ...] to those of the environments."""
@@ -206,6 +244,31 @@ class Team:
     def among(self, agents: Sequence[str]) -> list[bool]:
         """Whether each agent is one of `agents`."""
         return [agent in agents for agent in self.agents]
+
+
+def _holds_mask(space: Any) -> bool:
+    """Whether observations are a dict with the mask in it, as in PettingZoo's classic games."""
+    return isinstance(space, gymnasium.spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def _without_mask(observed: Any) -> Any:
+    """The observation, or its space, without the mask; what is left alone is no dict."""
+    items = observed.spaces if isinstance(observed, gymnasium.spaces.Dict) else observed
+    rest = {key: value for key, value in items.items() if key != MASK}
+    if len(rest) == 1:
+        return next(iter(rest.values()))
+    return gymnasium.spaces.Dict(rest) if isinstance(observed, gymnasium.spaces.Dict) else rest
+
+
+def _informs_of_masks(env: Any, actions: Any) -> bool:
+    """Whether every agent's `info` says at a reset which of its discrete actions are allowed."""
+    if isinstance(actions, Box):
+        return False
+    try:
+        _, infos = env.reset(seed=0)
+        return bool(infos) and all(MASK in info for info in infos.values())
+    except Exception:  # what is wrong shows, by name, when the run resets it
+        return False
 
 
 def _only(observations: Mapping[str, Any], agents: Iterable[str]) -> dict[str, Any]:

@@ -178,13 +178,22 @@ def head_size(actions: Actions) -> int:
     raise TypeError(f"no distribution for actions {actions!r}")
 
 
-def for_actions(actions: Actions, head_output: jax.Array) -> Distribution:
-    """Make the distribution over `actions` from [..., head_size(actions)]."""
+FORBIDDEN = -1e9
+"""The logit of an action that is not allowed: its probability is 0, and gradients stay finite."""
+
+
+def only_legal(logits: jax.Array, legal: jax.Array | None) -> jax.Array:
+    """Logits [..., n] with those of actions that are not allowed replaced by `FORBIDDEN`."""
+    return logits if legal is None else jnp.where(legal, logits, FORBIDDEN)
+
+
+def for_actions(actions: Actions, head_output: jax.Array, legal: jax.Array | None = None) -> Distribution:
+    """Make the distribution over `actions` from [..., head_size(actions)]; over those that are `legal`, if given."""
     match actions:
         case Discrete():
-            return Categorical(head_output)
+            return Categorical(only_legal(head_output, legal))
         case MultiDiscrete(choices):
-            return MultiCategorical(head_output, choices)
+            return MultiCategorical(only_legal(head_output, legal), choices)
         case Box(shape):
             mean, log_std = jnp.split(head_output, 2, axis=-1)
             return DiagonalGaussian(mean, log_std, shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from tessera.maths.losses import select
+
 
 def linear(progress: jax.Array | float, start: float, end: float | jax.Array, fraction: float = 1.0) -> jax.Array:
     """Interpolate from `start` to `end` over the first `fraction` of a run; `end` from then on.
@@ -18,16 +20,34 @@ def linear(progress: jax.Array | float, start: float, end: float | jax.Array, fr
     return start + (end - start) * jnp.clip(jnp.asarray(progress) / fraction, 0.0, 1.0)
 
 
-def epsilon_greedy(key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float) -> jax.Array:
+def best_action(q_values: jax.Array, legal: jax.Array | None = None) -> jax.Array:
+    """The action of the highest value among those that are `legal`: [..., n] each -> int32 [...]."""
+    if legal is not None:
+        q_values = jnp.where(legal, q_values, -jnp.inf)
+    return jnp.argmax(q_values, axis=-1).astype(jnp.int32)
+
+
+def best_value(q_values: jax.Array, legal: jax.Array | None = None) -> jax.Array:
+    """The highest value among the actions that are `legal`: [..., n] each -> [...]."""
+    if legal is None:
+        return q_values.max(-1)
+    return select(q_values, best_action(q_values, legal))  # finite even where none is legal, at the end of a game
+
+
+def epsilon_greedy(
+    key: jax.Array, q_values: jax.Array, epsilon: jax.Array | float, legal: jax.Array | None = None
+) -> jax.Array:
     """Take the best action, or with probability `epsilon` a random one: q [..., n], epsilon [...] -> int32 [...].
 
-    One uniform number decides both: where it is below `epsilon`, its quotient by `epsilon` is uniform again.
+    Actions that are not `legal` [..., n] are never taken. One uniform number decides both: where it is below `epsilon`, its quotient by `epsilon` is uniform again.
     """
-    n = q_values.shape[-1]
+    n = q_values.shape[-1] if legal is None else legal.sum(-1)
     uniform = jax.random.uniform(key, q_values.shape[:-1], q_values.dtype)
     epsilon = jnp.asarray(epsilon, q_values.dtype)
     random = jnp.minimum((uniform / jnp.where(epsilon > 0, epsilon, 1) * n).astype(jnp.int32), n - 1)
-    return jnp.where(uniform < epsilon, random, jnp.argmax(q_values, axis=-1).astype(jnp.int32))
+    if legal is not None:  # so far the number among those that are
+        random = jnp.argmax(jnp.cumsum(legal, axis=-1) > random[..., None], axis=-1).astype(jnp.int32)
+    return jnp.where(uniform < epsilon, random, best_action(q_values, legal))
 
 
 def apex_epsilon(index: jax.Array | int, n: int, base: float = 0.4, alpha: float = 7.0) -> jax.Array:

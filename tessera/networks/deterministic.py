@@ -83,14 +83,14 @@ class Chooser(nn.Module):
     activation: str = "tanh"
 
     @nn.compact
-    def __call__(self, observation: jax.Array) -> jax.Array:
-        """Compute actions [..., *shape]."""
+    def __call__(self, observation: jax.Array, legal: jax.Array | None = None) -> jax.Array:
+        """Compute actions [..., *shape]; of discrete ones only those that are `legal`."""
         spec = self.spec
         if isinstance(spec.actions, Box):
             return DeterministicActor(spec, self.widths, self.torso, self.activation, name="actor")(observation)
         features = torso(spec, self.torso, self.widths, self.activation, gain=None)(observation)
         head = dense(head_size(spec.actions), None, spec.precision, name="ratings")(features)
-        return for_actions(spec.actions, head).mode()
+        return for_actions(spec.actions, head, legal).mode()
 
 
 class ActionCritic(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -17,12 +17,19 @@ from tessera.networks.recurrent import Carry, Core, empty_carry
 from tessera.networks.torsos import torso, torso_name, torso_widths
 
 
+class TwoInputs(NamedTuple):
+    """Different inputs of policy and value."""
+
+    policy: jax.Array
+    value: jax.Array
+
+
 class ActorCritic(nn.Module):
     """A distribution over actions and a value, with or without recurrent cores.
 
     `module.apply(params, observation, method="policy")` computes only the policy's head, and "value" only the value's.
     Without a core, `carry` is () and `first` is not read. Where policy and value have different inputs, `observation`
-    is a pair of them.
+    is `TwoInputs`.
     """
 
     spec: Spec
@@ -120,8 +127,8 @@ class ActorCritic(nn.Module):
         return self._value(features)
 
 
-def _input(observation: Any, tower: int) -> jax.Array:
-    return observation[tower] if isinstance(observation, tuple) else observation
+def _input(observation: Any, tower: int) -> Any:
+    return observation[tower] if isinstance(observation, TwoInputs) else observation
 
 
 class QNetwork(nn.Module):

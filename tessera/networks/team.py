@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import Spec
-from tessera.networks.heads import ActorCritic
+from tessera.networks.heads import ActorCritic, TwoInputs
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class TeamActorCritic:
         spec = replace(self.spec, observation_shape=(1,), observation_dtype="float32", agents=0)
         return ActorCritic(spec, self.widths, "mlp", False, self.activation, self.core, self.core_width)
 
-    def _inputs(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _inputs(self, observation: jax.Array) -> TwoInputs:
         """Inputs of each agent's policy, and of its value, [..., agents, k] each."""
-        shape = self.spec.observation_shape
+        shape = self.spec.array.shape
         batch = observation.shape[: observation.ndim - len(shape)]
         scale = 1.0 / 255.0 if observation.dtype == jnp.uint8 else 1.0
         each = observation.reshape(*batch, self.spec.agents, -1) * scale
@@ -56,9 +56,9 @@ class TeamActorCritic:
         central = jnp.broadcast_to(joined, (*batch, self.spec.agents, joined.shape[-1])) if self.central else each
         policy, value = jnp.concatenate([each, numbers], -1), jnp.concatenate([central, numbers], -1)
         if self.own is None:
-            return policy, value
+            return TwoInputs(policy, value)
         own = np.asarray(self.own)
-        return policy[..., own, :], value[..., own, :]
+        return TwoInputs(policy[..., own, :], value[..., own, :])
 
     def empty(self) -> Any:
         """State of the cores when an episode begins, for one environment."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
@@ -17,26 +22,40 @@ _WIDTHS = {"mlp": (64, 64), "nature": (512,), "small": (128,), "resnet": (256,)}
 
 def channels_first(spec: Spec) -> bool:
     """Whether observations are stacked frames [channels, height, width]; in most images the channels are last."""
-    shape = spec.observation_shape
-    return len(shape) == 3 and spec.observation_dtype == "uint8" and shape[0] < min(shape[1:])
+    return not spec.is_tree and spec.array.is_pixels and spec.array.shape[0] < min(spec.array.shape[1:])
 
 
 def torso_name(spec: Spec, name: str = "auto") -> str:
-    """Resolve "auto" by the shape of an observation; refuse a network that cannot read such observations."""
-    shape = spec.observation_shape
+    """Resolve "auto" by the shape of an observation; refuse a network that cannot read such observations.
+
+    In a tree the images decide, and the network reads each of them; without images it is "mlp".
+    """
+    if name not in ("auto", *TORSOS):
+        raise unknown_name("torso", name, ("auto", *TORSOS))
+    if not spec.is_tree:
+        return _name_for(spec, name)
+    names = [_name_for(part, name) for part in _parts(spec) if part.images]
+    return names[0] if names else "mlp"
+
+
+def _name_for(spec: Spec, name: str) -> str:
+    shape = spec.array.shape
     side = min(shape[1:] if channels_first(spec) else shape[:2]) if len(shape) == 3 else 0
     if name == "auto":
         if side >= _LEAST_SIDE["nature"]:
             return "nature"
         return "small" if side >= _LEAST_SIDE["small"] else "mlp"
-    if name not in TORSOS:
-        raise unknown_name("torso", name, ("auto", *TORSOS))
     if side < _LEAST_SIDE.get(name, 0):
         raise TesseraError(
             f"torso {name!r} cannot read observations of shape {shape}: it needs images [height, width, channels] "
             f"with sides of at least {_LEAST_SIDE[name]}; choose torso 'auto' or 'mlp'"
         )
     return name
+
+
+def _parts(spec: Spec) -> list[Spec]:
+    """A spec for each array of a tree, as if it were all that is observed."""
+    return [replace(spec, observation_shape=x.shape, observation_dtype=x.dtype) for x in spec.parts.values()]
 
 
 def torso_widths(spec: Spec, name: str, widths: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -54,6 +73,9 @@ def torso(
 ) -> nn.Module:
     """Make the network that turns observations [..., *observation_shape] into features [..., widths[-1]].
 
+    Of a tree each image has convolutions of its own; what they give and the other arrays, flattened, are joined before
+    the fully connected layers.
+
     Args:
         spec: the shape of observations, and the precision to compute in.
         name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10), "resnet"
@@ -64,6 +86,9 @@ def torso(
         gain: gain of the fully connected layers; see `MLP`.
         normalised: normalise layers before their activations.
     """
+    if spec.is_tree:
+        widths = torso_widths(spec, name, widths)
+        return JoinedTorso(spec, name, widths, activation, gain, normalised)
     name = torso_name(spec, name)
     widths = torso_widths(spec, name, widths)
     if name == "mlp":
@@ -73,3 +98,25 @@ def torso(
     if name == "resnet":
         return ResidualTorso(RESNET, *rest)
     return ConvTorso(NATURE if name == "nature" else SMALL, *rest)
+
+
+class JoinedTorso(nn.Module):
+    """Reads a tree of arrays, each by a network of its own; see `torso`."""
+
+    spec: Spec
+    name_of_torso: str
+    widths: tuple[int, ...]
+    activation: str | None
+    gain: float | None
+    normalised: bool
+
+    @nn.compact
+    def __call__(self, observation: Any) -> jax.Array:
+        """Evaluate the network."""
+        features = []
+        for part, x in zip(_parts(self.spec), jax.tree.leaves(observation), strict=True):
+            name = self.name_of_torso if part.images else "mlp"
+            features.append(torso(part, name, (), self.activation, self.gain, self.normalised)(x))
+        default = "tanh" if torso_name(self.spec, self.name_of_torso) == "mlp" else "relu"
+        rest = (self.activation or default, self.spec.precision, self.gain)
+        return MLP(self.widths, *rest, normalised=self.normalised)(jnp.concatenate(features, axis=-1))

@@ -30,7 +30,7 @@ def check_memory(algorithm: Algorithm, env: Environment, envs: int) -> None:
     """Refuse environments and a replay that cannot fit."""
     there = _memory()
     capacity = int(getattr(algorithm.store, "capacity", 0)) if algorithm.store.persistent else 0
-    row = max(1, math.prod(env.spec.observation_shape) * np.dtype(env.spec.observation_dtype).itemsize)
+    row = max(1, sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in env.spec.parts.values()))
     if (envs * algorithm.schedule.steps + capacity) * row < SHARE * there:
         return
     experience = experience_shape(replace(algorithm, envs=envs), env)

@@ -36,12 +36,13 @@ def find_fault(trajectory: Transition, rows: Any, ids: jax.Array) -> Fault:
     """
     values = (trajectory.observation, trajectory.action, trajectory.reward, trajectory.next_observation)
     kept = range(4) if hasattr(rows, "observation") else (REWARD,)
-    parts = [k for k in kept if jnp.issubdtype(values[k].dtype, jnp.floating)]
+    arrays = [(k, x) for k in kept for x in jax.tree.leaves(values[k]) if jnp.issubdtype(x.dtype, jnp.floating)]
+    parts = [k for k, _ in arrays]
     groups, steps, size = trajectory.truncated.shape
     envs = np.arange(groups * size, dtype=np.uint32).reshape(groups, 1, size)
     order = np.arange(steps, dtype=np.uint32)[None, :, None] * np.uint32(groups * size) + envs
 
-    firsts = jnp.stack([jnp.where(jnp.isfinite(_each(values[k])), NONE, order).min() for k in parts])
+    firsts = jnp.stack([jnp.where(jnp.isfinite(_each(x)), NONE, order).min() for _, x in arrays])
     step = firsts // np.uint32(groups * size)
     earliest = jnp.argmin(step)  # of equal steps the part that comes first
     found = firsts[earliest]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from tessera.algorithms.contract import Algorithm, Clock, State, Transition
+from tessera.algorithms.contract import Algorithm, Clock, State
 from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.program.exchange import shards_of
 from tessera.program.keys import clock_at, derive, root_key
@@ -19,7 +19,7 @@ from tessera.program.nodes import member_axis
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
-from tessera.program.training_program import Training, acting, over_envs, published
+from tessera.program.training_program import Training, acting, over_envs, published, recorded
 
 if TYPE_CHECKING:  # whoever only acts plans nothing
     from tessera.graph.plan import Plan
@@ -157,23 +157,27 @@ def clocks_at(training: Training, update: int) -> dict[str, np.ndarray]:
     return {name: clock_at(value) for name, value in {**clocks, "update_clock": update}.items()}
 
 
-def timestep_shape(env: Environment) -> Timestep:
-    """Shapes and dtypes of one environment's timestep."""
+def timestep_shape(env: Environment, with_state: bool = False) -> Timestep:
+    """Shapes and dtypes of one environment's timestep; of its state too if an algorithm reads it."""
     spec, host = env.spec, isinstance(env, HostEnvironment)
-    observation = jax.ShapeDtypeStruct(spec.observation_shape, jnp.dtype(spec.observation_dtype))
+    observation = jax.eval_shape(lambda: spec.zeros(jnp))
     flag = jax.ShapeDtypeStruct((), jnp.dtype(bool))
     agents = (spec.agents,) if spec.agents else ()
     reward = jax.ShapeDtypeStruct(agents, jnp.dtype(jnp.float32) if host else jnp.result_type(float))
     valid = flag if isinstance(env, HostEnvironment) and env.masks else None
-    alive = jax.ShapeDtypeStruct(agents, jnp.dtype(bool)) if drops_out(env) else None
-    return Timestep(observation, reward, flag, flag, observation, valid, alive)
-
-
-def drops_out(env: Environment) -> bool:
-    """Whether agents may drop out before their episode ends."""
+    timestep = Timestep(observation, reward, flag, flag, observation, valid)
     if isinstance(env, HostEnvironment):
-        return env.mortal
-    return jax.eval_shape(lambda key: env.alive(env.reset(key)[0]), jax.random.key(0)) is not None
+        alive = jax.ShapeDtypeStruct(agents, jnp.dtype(bool)) if env.mortal else None
+        legal = jax.ShapeDtypeStruct((*agents, spec.alternatives), jnp.dtype(bool)) if spec.restricted else None
+        return timestep._replace(alive=alive, legal=legal, final_legal=legal)
+
+    def described(key: jax.Array) -> Timestep:
+        state, _ = env.reset(key)
+        legal = env.legal(state)
+        more = {"alive": env.alive(state), "legal": legal, "final_legal": legal, "player": env.player(state)}
+        return timestep._replace(**more, state=state if with_state else None)
+
+    return jax.eval_shape(described, jax.random.key(0))
 
 
 def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
@@ -182,12 +186,12 @@ def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
     def play(key: jax.Array, timestep: Timestep) -> Any:
         view = acting(published(initial_state(algorithm, key, 1)))
         memory = algorithm.ready(view, algorithm.memory(jnp.int32(0)), key)
-        action, memory, extras = algorithm.act(view, memory, timestep._replace(final=None), key)
-        end = (timestep.reward, timestep.terminated, timestep.truncated, timestep.final, timestep.valid)
-        one = Transition(timestep.observation, action, extras, *end, version=jnp.int32(0), alive=timestep.alive)
+        seen = timestep._replace(final=None, final_legal=None)
+        action, memory, extras = algorithm.act(view, memory, seen, key)
+        one = recorded(timestep, action, extras, timestep)._replace(version=jnp.int32(0))
         s = algorithm.schedule
         trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (s.unroll, *jnp.shape(x))), one)
         experience = algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)
         return jax.tree.map(lambda x: jnp.concatenate([x] * s.rounds), experience)
 
-    return jax.eval_shape(play, jax.random.key(0), timestep_shape(env))
+    return jax.eval_shape(play, jax.random.key(0), timestep_shape(env, algorithm.reads_state))

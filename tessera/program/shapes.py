@@ -27,7 +27,7 @@ def slot_shapes(training: Training, plan: Plan) -> Shapes:
     shapes = initial_shapes(training, fused, 0, 0)
     shapes["view"] = jax.eval_shape(published, shapes["state"])
     shapes["count"] = jax.ShapeDtypeStruct((), jnp.dtype(jnp.int32))
-    timestep = timestep_shape(training.env)
+    timestep = timestep_shape(training.env, training.algorithm.reads_state)
     lead = (plan.groups, plan.envs_per_group)
     shapes["timesteps"] = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), timestep)
     _walk(training.start(), shapes, plan)

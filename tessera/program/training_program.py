@@ -245,7 +245,7 @@ class Training:
         algorithm = self.algorithm
 
         def observe(timesteps: Timestep) -> tuple[Timestep]:
-            return (timesteps._replace(final=None),)
+            return (timesteps._replace(final=None, final_legal=None),)
 
         def act(view: View, memory: Any, seen: Timestep, keys: jax.Array, t: Any) -> tuple[Any, ...]:
             if self.greedy:
@@ -261,8 +261,7 @@ class Training:
 
     def _record(self) -> tuple[Node, ...]:
         def record(seen: Timestep, action: Any, extras: Any, then: Timestep) -> tuple[Transition]:
-            end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
-            return (Transition(seen.observation, action, extras, *end, alive=then.alive),)
+            return (recorded(seen, action, extras, then),)
 
         counted = count if self._kind == HOST else _flattened(count)
         return (
@@ -300,6 +299,14 @@ class Training:
             nodes += (Op("env", env_keys, ("root", "ids", "env_clock"), ("env_keys", "env_clock")),)
         return nodes
 
+    def _described(self, timestep: Timestep, state: Any) -> Timestep:
+        """What a compiled environment says of the state that an observation is of."""
+        env: Any = self.env
+        kept = state if self.algorithm.reads_state else None
+        return timestep._replace(
+            alive=env.alive(state), legal=env.legal(state), player=env.player(state), state=kept
+        )
+
     def _reset(self) -> Op:
         env = self.env
         if isinstance(env, HostEnvironment):
@@ -315,8 +322,9 @@ class Training:
             nothing = jnp.zeros(ids.shape, bool)
             agents = (env.spec.agents,) if env.spec.agents else ()
             reward = jnp.zeros((*ids.shape, *agents), jnp.result_type(float))
-            timestep = Timestep(observation, reward, nothing, nothing, observation, alive=over_envs(env.alive)(state))
-            return state, timestep, no_episode(timestep, jnp)
+            timestep = Timestep(observation, reward, nothing, nothing, observation)
+            timestep = over_envs(self._described)(timestep, state)
+            return state, timestep._replace(final_legal=timestep.legal), no_episode(timestep, jnp)
 
         return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode"))
 
@@ -335,9 +343,11 @@ class Training:
             key_step, key_reset = keys[0], keys[1]
             state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
             over = terminated | truncated
+            final_legal = env.legal(state)
             fresh, first = env.restart(state, key_reset)
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
-            return state, Timestep(observation, reward, terminated, truncated, final, alive=env.alive(state))
+            timestep = Timestep(observation, reward, terminated, truncated, final, final_legal=final_legal)
+            return state, self._described(timestep, state)
 
         def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
             state, timestep = over_envs(one)(state, actions, keys[t])
@@ -422,6 +432,13 @@ class Training:
             Op("apply", apply, ("state", "gradients", "squares", *absorbed), ("state",)),
             self._view(),
         )
+
+
+def recorded(seen: Timestep, action: Any, extras: Any, then: Timestep) -> Transition:
+    """The step from one timestep to the next, as learning sees it."""
+    end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
+    more = {"alive": then.alive, "legal": seen.legal, "next_legal": then.final_legal}
+    return Transition(seen.observation, action, extras, *end, **more)
 
 
 def _call_environment(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:

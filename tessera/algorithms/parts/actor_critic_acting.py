@@ -107,8 +107,7 @@ class ActorCriticActing(Algorithm):
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
         world = self.world
-        observation = jnp.zeros((1, *world.observation_shape), world.observation_dtype)
-        return self.network.init(key, observation, self.network.empty(), jnp.zeros(1, bool))
+        return self.network.init(key, world.zeros(jnp, 1), self.network.empty(), jnp.zeros(1, bool))
 
     def memory(self, env_id: jax.Array) -> ActorCriticMemory:
         """An empty core, and no rewards so far."""
@@ -138,7 +137,11 @@ class ActorCriticActing(Algorithm):
         observation = normalised_observation(view.statistics, timestep.observation)
         first = timestep.first if self.recurrent else None
         head, carry = self.network.apply(view.params, observation, memory.carry, first, method="policy")
-        return for_actions(self.world.actions, head), memory._replace(carry=carry)
+        return for_actions(self.world.actions, head, self.legal_actions(timestep)), memory._replace(carry=carry)
+
+    def legal_actions(self, timestep: Timestep) -> Any:
+        """Which actions are allowed for those that it acts for."""
+        return timestep.legal
 
     def sample_action(self, distribution: Distribution, key: jax.Array) -> Any:
         """Sample an action, or one for each agent."""
@@ -152,7 +155,8 @@ class ActorCriticActing(Algorithm):
             over = trajectory.terminated | trajectory.truncated
             discounted, sums = running_returns(trajectory.reward, over, discounted, self.gamma)
         start = jax.tree.map(lambda x: x[None], memory.start)
-        rows = trajectory._replace(extras=trajectory.extras._replace(discounted=sums, start=start), version=None)
+        extras = trajectory.extras._replace(discounted=sums, start=start)
+        rows = trajectory._replace(extras=extras, version=None, next_legal=None)
         experience = Experience(rows, trajectory.valid, version=trajectory.version)
         return experience, ActorCriticMemory(discounted, memory.carry, memory.carry)
 

@@ -68,7 +68,7 @@ class ContinuousControl(ReplayAlgorithm):
     def init(self, key: jax.Array) -> Any:
         """Make the params of actor and critics."""
         actor_key, critic_key = jax.random.split(key)
-        observation = jnp.zeros(self.world.observation_shape, self.world.observation_dtype)
+        observation = self.world.zeros(jnp)
         critic = self.critic.init(critic_key, observation, self.zero_actions(1)[0])
         return {"actor": self.actor.init(actor_key, observation), "critic": critic}
 

@@ -12,7 +12,7 @@ from tessera.algorithms.contract import Algorithm, View
 from tessera.algorithms.parts.n_step_windows import ValueMemory
 from tessera.envs.base import Discrete, Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
-from tessera.maths.exploration import apex_epsilon, epsilon_greedy, linear, mixed_epsilon
+from tessera.maths.exploration import apex_epsilon, best_action, epsilon_greedy, linear, mixed_epsilon
 from tessera.networks import QNetwork
 from tessera.support.fields import option
 
@@ -66,17 +66,18 @@ class EpsilonGreedyAlgorithm(Algorithm):
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
-        return self.network.init(key, jnp.zeros(self.world.observation_shape, self.world.observation_dtype))
+        return self.network.init(key, self.world.zeros(jnp))
 
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or with probability epsilon a random one."""
         values = self.action_values(view.params, timestep.observation, key)
-        return epsilon_greedy(key, values, self.epsilon(view, memory.exploration)), memory, ()
+        epsilon = self.epsilon(view, memory.exploration)
+        return epsilon_greedy(key, values, epsilon, timestep.legal), memory, ()
 
     def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the best action."""
         del key
-        return self.action_values(view.params, timestep.observation).argmax().astype(jnp.int32), memory
+        return best_action(self.action_values(view.params, timestep.observation), timestep.legal), memory
 
     def action_values(self, params: Any, observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """The value of each action, [..., n]; with a key, noise may be on them."""

@@ -23,6 +23,8 @@ class Row(NamedTuple):
     """Factor of the bootstrap: 0 if the episode terminated inside the window."""
     bootstrap: jax.Array
     """The observation that the window led to."""
+    legal: Any = None
+    """Which actions are allowed there; None if all always are."""
 
 
 class ValueMemory(NamedTuple):
@@ -37,9 +39,11 @@ class ValueMemory(NamedTuple):
 def invalid_steps(world: Spec, actions: jax.Array) -> Transition:
     """Steps that were never played, one for each of `actions`; all are marked invalid."""
     n = actions.shape[0]
-    observation = jnp.zeros((n, *world.observation_shape), world.observation_dtype)
+    observation = world.zeros(jnp, n)
     flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
-    return Transition(observation, actions, (), reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
+    legal = jnp.ones((n, world.alternatives), bool) if world.restricted else None
+    ends = (reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
+    return Transition(observation, actions, (), *ends, legal=legal, next_legal=legal)
 
 
 def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
@@ -55,5 +59,6 @@ def n_step_rows(trajectory: Transition, gamma: float, n: int) -> Row:
     t = trajectory
     window = n_step(t.reward, t.terminated, t.truncated, gamma, n)
     count = window.reward.shape[0]
-    bootstrap = t.next_observation[window.last]
-    return Row(t.observation[:count], t.action[:count], window.reward, window.discount, bootstrap)
+    bootstrap, legal = jax.tree.map(lambda x: x[window.last], (t.next_observation, t.next_legal))
+    observation, action = jax.tree.map(lambda x: x[:count], (t.observation, t.action))
+    return Row(observation, action, window.reward, window.discount, bootstrap, legal)

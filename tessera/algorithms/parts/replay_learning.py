@@ -134,7 +134,7 @@ class ReplayAlgorithm(Algorithm):
     def store(self) -> Replay:
         """A replay of n-step windows; stacked frames are stored once each (three planes are colours, not a stack)."""
         drawing = (self.capacity, self.batch, self.prioritised, self.priority_exponent)
-        planes = self.world.observation_shape[0] if channels_first(self.world) else 0
+        planes = self.world.array.shape[0] if channels_first(self.world) else 0
         if planes in (0, 1, 3):
             return Replay(*drawing)
         return FrameReplay(*drawing, reach=max(16, 2 * planes + self.window + 1))

@@ -13,6 +13,7 @@ from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
 from tessera.envs.base import Spec
+from tessera.maths.exploration import best_action
 from tessera.networks import QNetwork
 from tessera.support.fields import option
 
@@ -33,7 +34,7 @@ class ValueLearning(EpsilonGreedyAlgorithm, ReplayAlgorithm):
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """Images: small steps and windows of one step, with which no game of MinAtar collapses."""
-        if len(spec.observation_shape) == 3:
+        if spec.images:
             return {"learning_rate": 5e-4, "n_step": 1}
         return {"learning_rate": 1e-3, "n_step": 3}
 
@@ -86,7 +87,7 @@ class ValueLearning(EpsilonGreedyAlgorithm, ReplayAlgorithm):
         """What the target network computes for the bootstraps, and the action to take there, [B]."""
         outputs = self.outputs(target, rows.bootstrap, keys[0])
         judged = self.action_values(params, rows.bootstrap, keys[1]) if self.double else self.mean_values(outputs)
-        return outputs, judged.argmax(axis=-1)
+        return outputs, best_action(judged, rows.legal)
 
     def targets(self, params: Any, target: Any, rows: Row, keys: tuple[Any, Any] = (None, None)) -> jax.Array:
         """What the network should compute for the actions taken, [B] or [B, atoms]; no gradient flows into it."""

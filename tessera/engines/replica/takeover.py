@@ -340,5 +340,6 @@ def _ending_the_lost_episode(link: Link, value: Any) -> Any:
         terminated=np.zeros_like(value.terminated),
         truncated=~over,
         final=before.observation,
+        final_legal=before.legal,
         valid=None if value.valid is None else ~over,
     )

@@ -1,0 +1,88 @@
+"""Environments in which some actions are not allowed, and playing one of them ends the run."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from tessera.envs import DeviceEnvironment, Discrete, MultiDiscrete, Spec
+
+STEPS = 12
+
+
+class Forbidding(DeviceEnvironment):
+    """A random half of 5 actions is allowed at each step; the highest of them is right. Others make the reward NaN.
+
+    Every second episode ends by termination, in a state where nothing is allowed any more, the rest by truncation.
+    """
+
+    name = "forbidding"
+    spec = Spec((6,), "float32", Discrete(5))
+
+    def _state(self, key: Any, step: Any) -> tuple[Any, Any]:
+        keys = jax.random.split(key)
+        legal = jax.random.bernoulli(keys[0], 0.5, (5,)).at[jax.random.randint(keys[1], (), 0, 5)].set(True)
+        state = {"legal": legal, "step": step, "key": jax.random.key_data(key)}
+        return state, jnp.append(legal.astype(jnp.float32), step / STEPS).astype(jnp.float32)
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        return self._state(key, jnp.int32(0))
+
+    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
+        right = 4 - jnp.argmax(state["legal"][::-1])
+        reward = jnp.where(state["legal"][action], (action == right).astype(jnp.float32), jnp.nan)
+        after, observation = self._state(key, state["step"] + 1)
+        over = after["step"] >= STEPS
+        terminated = over & (jax.random.randint(key, (), 0, 2) == 0)
+        after["legal"] = after["legal"] & ~terminated
+        return after, observation, reward, terminated, over & ~terminated
+
+    def legal(self, state: Any) -> Any:
+        return state["legal"]
+
+
+class ForbiddingPairs(Forbidding):
+    """The same with two choices at once, of 2 and of 3."""
+
+    spec = Spec((6,), "float32", MultiDiscrete((2, 3)))
+
+    def _state(self, key: Any, step: Any) -> tuple[Any, Any]:
+        state, _ = super()._state(key, step)
+        legal = state["legal"].at[jax.random.randint(key, (), 0, 2)].set(True)
+        state["legal"] = legal.at[jax.random.randint(key, (), 2, 5)].set(True)
+        return state, jnp.append(state["legal"].astype(jnp.float32), step / STEPS).astype(jnp.float32)
+
+    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
+        allowed = state["legal"][action[0]] & state["legal"][2 + action[1]]
+        after, observation, _, terminated, truncated = super().step(state, jnp.argmax(state["legal"]), key)
+        return after, observation, jnp.where(allowed, 1.0, jnp.nan), terminated, truncated
+
+
+class ForbiddingHost(gymnasium.Env):
+    """The same for Gymnasium; another action raises an error."""
+
+    observation_space = spaces.Box(0.0, 1.0, (6,), np.float32)
+    action_space = spaces.Discrete(5, start=3)
+
+    def _seen(self) -> tuple[np.ndarray, dict[str, Any]]:
+        self._legal = self.np_random.integers(0, 2, 5).astype(np.int8)
+        self._legal[self.np_random.integers(0, 5)] = 1
+        return np.append(self._legal, self._step / STEPS).astype(np.float32), {"action_mask": self._legal}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._seen()
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        if not self._legal[action - 3]:
+            raise RuntimeError(f"action {action} is not allowed")
+        reward = float(action - 3 == np.flatnonzero(self._legal).max())
+        self._step += 1
+        observation, info = self._seen()
+        over = self._step >= STEPS
+        ends = over and bool(self.np_random.integers(0, 2))
+        return observation, reward, ends, over and not ends, info
