@@ -31,6 +31,8 @@ class SAC(ContinuousControl):
     """Steps that each environment plays between updates."""
     batch: int = option(256, low=1)
     """Rows per draw, over all environments."""
+    n_step: int | None = option(3, low=1)
+    """Steps whose rewards are summed before the bootstrap; the bonus for entropy counts there only."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     actor_rate: float | None = option(3e-4, low=0)

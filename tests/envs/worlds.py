@@ -33,7 +33,7 @@ class Forbidding(DeviceEnvironment):
 
     def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
         right = 4 - jnp.argmax(state["legal"][::-1])
-        reward = jnp.where(state["legal"][action], (action == right).astype(jnp.float32), jnp.nan)
+        reward = jnp.where(state["legal"][action], (action == right).astype(float), jnp.nan)
         after, observation = self._state(key, state["step"] + 1)
         over = after["step"] >= STEPS
         terminated = over & (jax.random.randint(key, (), 0, 2) == 0)
@@ -58,7 +58,7 @@ class ForbiddingPairs(Forbidding):
     def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
         allowed = state["legal"][action[0]] & state["legal"][2 + action[1]]
         after, observation, _, terminated, truncated = super().step(state, jnp.argmax(state["legal"]), key)
-        return after, observation, jnp.where(allowed, 1.0, jnp.nan), terminated, truncated
+        return after, observation, jnp.where(allowed, 1.0, jnp.nan).astype(float), terminated, truncated
 
 
 class ForbiddingHost(gymnasium.Env):
@@ -86,3 +86,53 @@ class ForbiddingHost(gymnasium.Env):
         over = self._step >= STEPS
         ends = over and bool(self.np_random.integers(0, 2))
         return observation, reward, ends, over and not ends, info
+
+
+class Signs(Forbidding):
+    """A picture and a vector in one observation: the column that is lit, plus the vector's entry, is right."""
+
+    name = "signs"
+    spec = Spec({"picture": (5, 5, 2), "shift": {"by": (3,)}}, "float32", Discrete(3))
+
+    def _state(self, key: Any, step: Any) -> tuple[Any, Any]:
+        lit, by = jax.random.randint(key, (2,), 0, 3)
+        picture = jnp.zeros((5, 5, 2)).at[:, lit, 0].set(1.0)
+        state = {"right": (lit + by) % 3, "step": step}
+        return state, {"picture": picture, "shift": {"by": jax.nn.one_hot(by, 3)}}
+
+    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
+        after, observation = self._state(key, state["step"] + 1)
+        reward = jnp.where(action == (state["right"] + 1) % 3, jnp.nan, (action == state["right"]).astype(float))
+        return after, observation, reward, jnp.zeros((), bool), after["step"] >= STEPS
+
+    def legal(self, state: Any) -> Any:
+        return jnp.arange(3) != (state["right"] + 1) % 3
+
+
+class SignsHost(gymnasium.Env):
+    """The same for Gymnasium, with bytes for the picture, a Discrete part, and no mask."""
+
+    observation_space = spaces.Dict(
+        {
+            "picture": spaces.Box(0, 255, (5, 5, 2), np.uint8),
+            "shift": spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(-1, 1, (2,), np.float64)]),
+        }
+    )
+    action_space = spaces.Discrete(3)
+
+    def _seen(self) -> Any:
+        lit, by = self.np_random.integers(0, 3, 2)
+        self._right = (lit + by) % 3
+        picture = np.zeros((5, 5, 2), np.uint8)
+        picture[:, lit, 0] = 255
+        return {"picture": picture, "shift": (by + 1, np.array([self._step / STEPS, 0.5]))}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        reward = float(action == self._right)
+        self._step += 1
+        return self._seen(), reward, False, self._step >= STEPS, {}
