@@ -93,6 +93,10 @@ def _probe(name: str, build: Callable[[], Any]) -> Any:
     return env
 
 
+def _wrapped(factory: Callable[[], Any], wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    return functools.reduce(lambda env, wrapper: wrapper(env), wrappers, factory())
+
+
 class GymnasiumEnvironment(HostEnvironment):
     """A kind of Gymnasium environment, stepped in this process."""
 
@@ -113,6 +117,7 @@ class GymnasiumEnvironment(HostEnvironment):
         )
         limit = getattr(getattr(probe, "spec", None), "max_episode_steps", None) or 0
         self.spec = dataclasses.replace(self._spaces.spec, time_limit=limit)
+        self.observation_bounds = self._spaces.bounds()
         self.masks = mode is AutoresetMode.NEXT_STEP
         self._factory, self._mode, self._vectorised = factory, mode, vectorised
 
@@ -129,6 +134,21 @@ class GymnasiumEnvironment(HostEnvironment):
             return OneByOne([factory() for factory in factories], self._spaces, ids.shape, seeds)
         vector = SyncVectorEnv(factories, autoreset_mode=self._mode)
         return VectorEnvs([vector], self._mode, self._spaces, ids.shape, [seeds])
+
+    def one_by_one(self) -> HostEnvironment:
+        """The same without a vector version."""
+        alone = copy.copy(self)
+        alone._mode, alone._vectorised, alone.masks = AutoresetMode.SAME_STEP, None, False
+        return alone
+
+    def wrapped_in(self, wrappers: Sequence[Callable[[Any], Any]]) -> GymnasiumEnvironment:
+        """The same with wrappers around each single environment, the first one innermost."""
+        factory = functools.partial(_wrapped, self._factory, tuple(wrappers))
+        probe = _probe(self.name, factory)
+        mode = AutoresetMode.SAME_STEP if self._vectorised is not None else self._mode
+        wrapped = GymnasiumEnvironment(self.name, probe, factory, mode)
+        wrapped.spec = dataclasses.replace(wrapped.spec, precision=self.spec.precision)
+        return wrapped
 
 
 class OneByOne(HostVector):
@@ -149,23 +169,36 @@ class OneByOne(HostVector):
 
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
+        return self._play(actions, range(len(self._envs)))
+
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which`."""
+        return self._play(actions, np.flatnonzero(which).tolist())
+
+    def restart(self, which: np.ndarray) -> Timestep:
+        """Start new episodes in the environments `which`."""
+        rows = np.flatnonzero(which).tolist()
+        return first_timestep(self._array([self._envs[i].reset()[0] for i in rows], rows))
+
+    def _play(self, actions: np.ndarray, rows: Sequence[int]) -> Timestep:
         observations: list[Any] = []
         finals: dict[int, Any] = {}
-        rewards = np.empty(len(self._envs), np.float32)
+        rewards = np.zeros(len(self._envs), np.float32)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         each = self._spaces.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         # Plain integers, because a NumPy scalar for every environment costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 1 else each
-        for i, (env, action) in enumerate(zip(self._envs, choices, strict=True)):
-            observation, rewards[i], terminated[i], truncated[i], _ = env.step(action)
+        for i in rows:
+            env = self._envs[i]
+            observation, rewards[i], terminated[i], truncated[i], _ = env.step(choices[i])
             if terminated[i] or truncated[i]:
                 # A copy, because an environment may reuse its buffer at a reset.
                 finals[i] = copy.deepcopy(observation)
                 observation = env.reset()[0]
             observations.append(observation)
-        observation = final = self._array(observations)
+        observation = final = self._array(observations, rows)
         if finals:
-            final = self._array([finals.get(i, seen) for i, seen in enumerate(observations)])
+            final = self._array([finals.get(i, seen) for i, seen in zip(rows, observations, strict=True)], rows)
         return Timestep(
             observation,
             rewards.reshape(self._shape),
@@ -174,8 +207,11 @@ class OneByOne(HostVector):
             final,
         )
 
-    def _array(self, observations: Sequence[Any]) -> np.ndarray:
+    def _array(self, observations: Sequence[Any], rows: Sequence[int] = ()) -> np.ndarray:
+        """One array of the observations in the environments `rows`, or in all; zeros elsewhere."""
         encoded = self._spaces.encode(self._spaces.stack(observations))
+        if len(encoded) < len(self._envs):
+            encoded = spread(encoded, rows, len(self._envs))
         return encoded.reshape(*self._shape, *encoded.shape[1:])
 
     def close(self) -> None:
@@ -282,6 +318,15 @@ class Spaces:
         self._observations, self._actions = observations, actions
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
 
+    def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Lower and upper bounds of encoded observations."""
+        space, shape = self._observations, self.spec.observation_shape
+        flat = space if isinstance(space, spaces.Box) else spaces.flatten_space(space)
+        if not isinstance(flat, spaces.Box) or flat.low.size != math.prod(shape):
+            return None
+        low, high = (np.asarray(bound, np.float32).reshape(shape) for bound in (flat.low, flat.high))
+        return low, high
+
     def stack(self, observations: Sequence[Any]) -> Any:
         """Make a batch of single observations, in the form of vector environments."""
         empty = create_empty_array(self._observations, n=len(observations))
@@ -313,6 +358,13 @@ def first_timestep(observation: np.ndarray, masked: bool = False) -> Timestep:
     terminated, truncated = np.zeros((2, *shape), bool)
     valid = np.ones(shape, bool) if masked else None
     return Timestep(observation, np.zeros(shape, np.float32), terminated, truncated, observation, valid)
+
+
+def spread(values: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
+    """The values of some environments as rows of an array for all of them."""
+    full = np.zeros((size, *values.shape[1:]), values.dtype)
+    full[list(rows)] = values
+    return full
 
 
 def seed_for(seed: int, index: int) -> int:

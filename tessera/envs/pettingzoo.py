@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
-from tessera.envs.gymnasium import Spaces, seed_for
+from tessera.envs.gymnasium import Spaces, seed_for, spread
 from tessera.errors import TesseraError, unknown_name
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting
@@ -95,6 +95,10 @@ class PettingZooEnvironment(HostEnvironment):
         seeds = [seed_for(seed, index) for index in ids.flat]
         return ParallelEnvs([self._factory() for _ in seeds], self._team, ids.shape, seeds)
 
+    def one_by_one(self) -> HostEnvironment:
+        """They always are."""
+        return self
+
 
 class ParallelEnvs(HostVector):
     """Parallel environments stepped in a loop, each reset in the step that ends its episode.
@@ -109,13 +113,30 @@ class ParallelEnvs(HostVector):
         """Start every environment from its seed."""
         pairs = zip(self._envs, self._seeds, strict=True)
         observation = self._team.encode([env.reset(seed=seed)[0] for env, seed in pairs])
+        return self._first(observation, range(len(self._envs)))
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        """Play one step in every environment."""
+        return self._play(actions, range(len(self._envs)))
+
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which`."""
+        return self._play(actions, np.flatnonzero(which).tolist())
+
+    def restart(self, which: np.ndarray) -> Timestep:
+        """Start new episodes in the environments `which`."""
+        rows = np.flatnonzero(which).tolist()
+        return self._first(self._team.encode([self._envs[i].reset()[0] for i in rows]), rows)
+
+    def _first(self, observation: np.ndarray, rows: Sequence[int]) -> Timestep:
+        """The timestep of a reset in the environments `rows`."""
+        observation = spread(observation, rows, len(self._envs))
         alive = np.array([self._team.among(env.agents) for env in self._envs])
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         rewards = np.zeros(alive.shape, np.float32)
         return self._grouped(Timestep(observation, rewards, terminated, truncated, observation, alive=alive))
 
-    def step(self, actions: np.ndarray) -> Timestep:
-        """Play one step in every environment."""
+    def _play(self, actions: np.ndarray, rows: Sequence[int]) -> Timestep:
         observations: list[Mapping[str, Any]] = []
         finals: dict[int, Mapping[str, Any]] = {}
         each = self._team.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
@@ -123,8 +144,9 @@ class ParallelEnvs(HostVector):
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         # Plain integers, because a NumPy scalar for every agent costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 2 else each
-        for i, (env, choice) in enumerate(zip(self._envs, choices, strict=True)):
-            observed, reward, terminations, truncations, _ = env.step(self._team.named(choice, env.agents))
+        for i in rows:
+            env = self._envs[i]
+            observed, reward, terminations, truncations, _ = env.step(self._team.named(choices[i], env.agents))
             rewards[i] = [reward.get(agent, 0.0) for agent in self._team.agents]
             acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
             if not acting:
@@ -136,9 +158,10 @@ class ParallelEnvs(HostVector):
                 observed, acting = env.reset()[0], env.agents
             alive[i] = self._team.among(acting)
             observations.append(_only(observed, acting))
-        observation = final = self._team.encode(observations)
+        observation = final = spread(self._team.encode(observations), rows, len(self._envs))
         if finals:
-            final = self._team.encode([finals.get(i, seen) for i, seen in enumerate(observations)])
+            last = [finals.get(i, seen) for i, seen in zip(rows, observations, strict=True)]
+            final = spread(self._team.encode(last), rows, len(self._envs))
         return self._grouped(Timestep(observation, rewards, terminated, truncated, final, alive=alive))
 
     def _grouped(self, timestep: Timestep) -> Timestep:

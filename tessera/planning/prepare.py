@@ -13,6 +13,7 @@ from tessera import policies
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.replica import horizon
 from tessera.envs import make as make_env
+from tessera.envs import words_of
 from tessera.envs.base import Environment, is_device
 from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, Plan, make_plan
@@ -62,6 +63,7 @@ def prepare_plan(
     needs = Needs(
         bound.name, environment.name, is_device(environment), batch, store.prioritised, bound.absorbs, bound.apart,
         bound.together, "" if bound.layerwise == "none" else bound.layerwise, bound.schedule.applies,
+        wrappers=words_of(environment),
     )  # fmt: skip
     if envs is None:
         envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)
