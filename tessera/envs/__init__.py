@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import functools
 import importlib
 from typing import Any
 
@@ -135,15 +136,30 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
         )
     options = dict(options)
     autoreset = options.pop("autoreset", None)
-    environment = target(**options)
+    environment = _called(target, name, options)
     if isinstance(environment, DeviceEnvironment | HostEnvironment) or _looks_like_device(environment):
         if autoreset is not None:
             raise TesseraError(f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out")
         return _complete(environment, name)
+    if hasattr(environment, "possible_agents"):
+        from tessera.envs.pettingzoo import PettingZooEnvironment
+
+        environment.close()
+        return PettingZooEnvironment(name, functools.partial(target, **options))
     # Only here, so that device environments never pay for the import of Gymnasium.
     from tessera.envs.gymnasium import wrap
 
     return wrap(target, environment, name, autoreset, options)
+
+
+def _called(target: Any, name: str, options: dict[str, Any]) -> Any:
+    """Call a factory; what it raises becomes a sentence, but for arguments that it does not take."""
+    try:
+        return target(**options)
+    except (TypeError, TesseraError):
+        raise
+    except Exception as error:
+        raise TesseraError(f"{name} cannot be made: it raised {type(error).__name__} ({error})") from error
 
 
 def _looks_like_device(thing: Any) -> bool:
@@ -167,6 +183,13 @@ class _DuckTyped(DeviceEnvironment):
 
 
 def _complete(environment: Any, name: str) -> Environment:
+    spec = getattr(environment, "spec", None)
+    if not isinstance(spec, Spec) or not isinstance(spec.actions, Actions) or isinstance(spec.observation_shape, list):
+        wrong = "has no spec" if spec is None else f"has the spec {spec}"
+        raise TesseraError(
+            f"{name} {wrong}, and networks are made for it: set spec to a tessera.Spec, as in "
+            'Spec((4,), "float32", Discrete(2))'
+        )
     if not isinstance(environment, DeviceEnvironment | HostEnvironment):
         return _DuckTyped(environment, getattr(environment, "name", name))
     if not hasattr(environment, "name"):

@@ -192,6 +192,10 @@ class HostEnvironment:
         """
         return None
 
+    def single(self) -> Any:
+        """One environment as its library makes it, without our wrappers, for checks; None if it has no such form."""
+        return None
+
 
 Environment = DeviceEnvironment | HostEnvironment
 

@@ -93,6 +93,17 @@ def _probe(name: str, build: Callable[[], Any]) -> Any:
     return env
 
 
+def _space(name: str, probe: Any, attribute: str) -> spaces.Space:
+    """A space of an environment; refuse one that is missing."""
+    space = getattr(probe, attribute, None)
+    if not isinstance(space, spaces.Space):
+        what = "is missing" if space is None else f"is a {type(space).__name__}"
+        raise TesseraError(
+            f"{attribute} of {name} {what}, and networks are made for it: set it to a space of gymnasium.spaces"
+        )
+    return space
+
+
 def _wrapped(factory: Callable[[], Any], wrappers: Sequence[Callable[[Any], Any]]) -> Any:
     return functools.reduce(lambda env, wrapper: wrapper(env), wrappers, factory())
 
@@ -112,8 +123,8 @@ class GymnasiumEnvironment(HostEnvironment):
         single = vectorised is not None
         self._spaces = Spaces(
             name,
-            probe.single_observation_space if single else probe.observation_space,
-            probe.single_action_space if single else probe.action_space,
+            _space(name, probe, "single_observation_space" if single else "observation_space"),
+            _space(name, probe, "single_action_space" if single else "action_space"),
         )
         limit = getattr(getattr(probe, "spec", None), "max_episode_steps", None) or 0
         self.spec = dataclasses.replace(self._spaces.spec, time_limit=limit)
@@ -140,6 +151,10 @@ class GymnasiumEnvironment(HostEnvironment):
         alone = copy.copy(self)
         alone._mode, alone._vectorised, alone.masks = AutoresetMode.SAME_STEP, None, False
         return alone
+
+    def single(self) -> Any:
+        """One environment as Gymnasium makes it."""
+        return self._factory()
 
     def wrapped_in(self, wrappers: Sequence[Callable[[Any], Any]]) -> GymnasiumEnvironment:
         """The same with wrappers around each single environment, the first one innermost."""

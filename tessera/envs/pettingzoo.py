@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
@@ -98,6 +99,10 @@ class PettingZooEnvironment(HostEnvironment):
     def one_by_one(self) -> HostEnvironment:
         """They always are."""
         return self
+
+    def single(self) -> Any:
+        """One environment as PettingZoo makes it."""
+        return self._factory()
 
 
 class ParallelEnvs(HostVector):
@@ -181,8 +186,8 @@ class Team:
         if not getattr(env, "possible_agents", None):
             raise TesseraError(f"{name} has no possible_agents, so their number is unknown: choose another")
         self.agents = tuple(env.possible_agents)
-        actions = same_for_all(name, {agent: env.action_space(agent) for agent in self.agents})
-        observations = {agent: env.observation_space(agent) for agent in self.agents}
+        actions = same_for_all(name, {agent: _space_of(name, env, "action_space", agent) for agent in self.agents})
+        observations = {agent: _space_of(name, env, "observation_space", agent) for agent in self.agents}
         spaces = [space for i, space in enumerate(observations.values()) if space not in [*observations.values()][:i]]
         self._index = {agent: index for index, agent in enumerate(self.agents)}
         # Agents with the same space are translated together, which is faster than one by one.
@@ -229,6 +234,20 @@ class Team:
     def among(self, agents: Sequence[str]) -> list[bool]:
         """Whether each agent is one of `agents`."""
         return [agent in agents for agent in self.agents]
+
+
+def _space_of(name: str, env: Any, method: str, agent: str) -> Any:
+    """A space of one agent; refuse one that is missing."""
+    try:
+        space = getattr(env, method)(agent)
+    except Exception:
+        space = None
+    if not isinstance(space, gymnasium.Space):
+        raise TesseraError(
+            f"{method}({agent!r}) of {name} gives no space, and networks are made for it: return a space of "
+            "gymnasium.spaces for each of possible_agents"
+        )
+    return space
 
 
 def _only(observations: Mapping[str, Any], agents: Iterable[str]) -> dict[str, Any]:

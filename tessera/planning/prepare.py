@@ -15,6 +15,7 @@ from tessera.engines.replica.replica import horizon
 from tessera.envs import make as make_env
 from tessera.envs import words_of
 from tessera.envs.base import Environment, is_device
+from tessera.envs.checks import refuse_broken
 from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
@@ -47,6 +48,7 @@ def prepare_plan(
     if engine not in (None, "serial") or (engine is None and named is not None and named.several):
         share_accelerators()  # before an environment or a plan looks for devices
     environment = make_env(env, precision)
+    refuse_broken(environment)
     bound = algorithm.bind(environment.spec)
     bound.check()
     available = jax.local_devices()
