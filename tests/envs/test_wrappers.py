@@ -376,16 +376,15 @@ def test_box_actions_stick_and_images_are_hidden_from_nobody():
 
 
 TINY = {"steps": 512, "envs": 8, "quiet": True, "eval_episodes": 2}
+HERE = {**TINY, "steps": 256, "lag": 0, "groups": 2, "engine": "serial"}
+SMALL = tessera.A2C(unroll=8, widths=(8,), anneal=False)
+ON_DEVICE = "gymnax:CartPole-v1?sticky=0.2&normalise&stack=2&time_limit=20"
 
 
 def test_a_run_with_wrappers_on_the_device_is_resumed_exactly(tmp_path):
-    algorithm, name = (
-        tessera.A2C(unroll=8, widths=(8,), anneal=False),
-        "gymnax:CartPole-v1?normalise&stack=2&time_limit=20",
-    )
-    whole = tessera.train(algorithm, name, "fused:devices=1", **TINY)
-    tessera.train(algorithm, name, "fused:devices=1", run_dir=tmp_path / "run", **{**TINY, "steps": 256})
-    again = tessera.train(algorithm, name, "fused:devices=1", run_dir=tmp_path / "run", resume=True, **TINY)
+    whole = tessera.train(SMALL, ON_DEVICE, "fused:devices=1", **HERE)
+    tessera.train(SMALL, ON_DEVICE, "fused:devices=1", run_dir=tmp_path / "run", **{**HERE, "steps": 128})
+    again = tessera.train(SMALL, ON_DEVICE, "fused:devices=1", run_dir=tmp_path / "run", resume=True, **HERE)
     jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
 
 
@@ -405,3 +404,10 @@ def test_a_run_folder_imports_no_wrapper_unless_the_user_says_so(tmp_path):
     with pytest.raises(TesseraError, match="add --trust"):
         tessera.load(folder)
     assert tessera.evaluate_run(folder, episodes=2, trust=True).returns.size == 2
+
+
+@pytest.mark.parametrize("name", [ON_DEVICE, "CartPole-v1?sticky=0.2&normalise&repeat=2"])
+def test_params_do_not_depend_on_where_wrapped_environments_run(name):
+    fused = tessera.train(SMALL, name, "fused:devices=1", **HERE)
+    apart = tessera.train(SMALL, name, "single_learner_coarse:actors=2", **HERE)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), apart.params, fused.params)
