@@ -98,6 +98,11 @@ class OutOfBounds(Sound):
         return np.float32([3, 0])
 
 
+class Doubles(Sound):
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2)
+
+
 class NoReward(Sound):
     def step(self, action: Any) -> Any:
         observation, _, *rest = super().step(action)

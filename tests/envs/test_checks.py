@@ -65,6 +65,7 @@ FOUND = {
     "AllForbidden": ("error", "forbids every action"),
     "NotFiniteDevice": ("error", "observes numbers that are not finite"),
     "TooLongDevice": ("error", "end after 3 steps, and one went on for 5"),
+    "Doubles": ("warning", "observes float64 and its space says float32"),
     "BothFlags": ("warning", "terminates and truncates in the same step"),
     "OneSeed": ("warning", "different seeds start .* alike"),
     "Endless": ("warning", "no episode of .* ended"),

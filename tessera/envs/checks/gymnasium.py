@@ -194,6 +194,11 @@ def values_in_tuple(space: spaces.Tuple, observation: Any, where: str) -> tuple[
 
 def _check_bounds(space: Any, observation: Any, report: EnvironmentCheck) -> None:
     if isinstance(space, spaces.Box):
+        if isinstance(observation, np.ndarray) and observation.dtype != space.dtype:
+            report.warning(
+                f"{report.name} observes {observation.dtype} and its space says {space.dtype}, so that numbers are "
+                "cast: correct one of them"
+            )
         slack = 1e-4 * np.maximum(1, np.abs(np.asarray(observation, np.float64)))
         if (observation < space.low - slack).any() or (observation > space.high + slack).any():
             report.error(f"{report.name} observes numbers outside of the bounds of its space: widen them, or clip")
