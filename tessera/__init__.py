@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Spec,
         Timestep,
     )
+    from tessera.envs.checks import EnvironmentCheck, check_env
     from tessera.errors import TesseraError
     from tessera.graph.policy import Cut, Fragment, Policy
     from tessera.presets import Preset, preset
@@ -59,6 +60,7 @@ __all__ = [
     "Cut",
     "DeviceEnvironment",
     "Discrete",
+    "EnvironmentCheck",
     "Experience",
     "Feedback",
     "Fragment",
@@ -83,6 +85,7 @@ __all__ = [
     "Transition",
     "View",
     "__version__",
+    "check_env",
     "compare",
     "evaluate_run",
     "evaluate_runs",
@@ -113,6 +116,7 @@ _MODULES = {
     "tessera.envs.base": (
         "Box", "DeviceEnvironment", "Discrete", "HostEnvironment", "HostVector", "MultiDiscrete", "Spec", "Timestep",
     ),
+    "tessera.envs.checks": ("EnvironmentCheck", "check_env"),
     "tessera.errors": ("TesseraError",),
     "tessera.graph.policy": ("Cut", "Fragment", "Policy"),
     "tessera.presets": ("Preset", "preset"),

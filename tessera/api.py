@@ -20,6 +20,7 @@ from tessera.engines.population import fits_one_program
 from tessera.engines.ray_backend import cluster
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment, is_device
+from tessera.envs.checks import check_env
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.many_runs import RunEvaluation, play_batches
@@ -49,7 +50,7 @@ DEFAULT_STEPS = 500_000
 MOST_SEEDS = 10_000
 """Seeds of one call: more of them are a mistake."""
 
-__all__ = ["Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
+__all__ = ["Result", "SeedResults", "check_env", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 import tessera
 
 SOURCE = ast.parse(Path(tessera.__file__).read_text())
-FUNCTIONS = ("compare", "evaluate_run", "evaluate_runs", "load", "map_reduce", "preset", "train")
+FUNCTIONS = ("check_env", "compare", "evaluate_run", "evaluate_runs", "load", "map_reduce", "preset", "train")
 
 
 def assigned(name: str) -> Any:

@@ -159,7 +159,7 @@ def _random_values(like: Any, entries: int, random: np.random.Generator) -> np.n
     shape, dtype = (entries, *like.shape), like.dtype
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         mask = random.integers(0, 2, shape).astype(bool)
         mask[..., 0] = True  # at least one
         return mask

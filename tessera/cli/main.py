@@ -18,6 +18,7 @@ COMMANDS = {
     "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
+    "check": "tessera.cli.check:check_command",
     "pairs": "tessera.cli.pairs:pairs_command",
     "systems": "tessera.cli.lists:systems_command",
     "algorithms": "tessera.cli.lists:algorithms_command",
@@ -39,6 +40,7 @@ USAGE = """usage: tessera COMMAND …
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
+  check ENV                     play an environment of yours and say what is wrong with it
   pairs                         which algorithm runs under which policy
   systems | algorithms | policies
                                 what there is

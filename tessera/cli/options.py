@@ -21,7 +21,8 @@ class WorldOptions:
     """Which environment to train in, and how to distribute the run."""
 
     env: tyro.conf.Positional[str]
-    """Environment: gymnax:CartPole-v1, brax:ant, CartPole-v1 (Gymnasium), envpool:…, ale:pong, py:module.Class."""
+    """Environment: gymnax:CartPole-v1, brax:ant, CartPole-v1 (Gymnasium), envpool:…, ale:pong, py:module.Class; options
+    and wrappers follow, as in 'CartPole-v1?stack=4&clip_reward=1&time_limit=200'."""
     policy: str | None = None
     """Distribution policy: a name, with options if needed (central:workers=4,mode=async; see `tessera policies`), a
     file (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import functools
 import importlib
 from typing import Any
 
@@ -22,7 +23,8 @@ from tessera.envs.base import (
     Timestep,
     is_device,
 )
-from tessera.envs.hiding import hide
+from tessera.envs.wrappers import WRAPPERS, words_of, wrap_by_name
+from tessera.envs.wrappers.own import name_of
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.imports import import_target
 
@@ -40,6 +42,7 @@ __all__ = [
     "Timestep",
     "is_device",
     "make",
+    "words_of",
 ]
 
 FAMILIES = ("gymnax", "brax", "jaxmarl", "gymnasium", "envpool", "ale", "pettingzoo")
@@ -53,26 +56,31 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     without the prefix), for several agents `jaxmarl:MPE_simple_spread_v3` and `pettingzoo:mpe2.simple_spread_v3`,
     and `py:package.module.Class` for a class or factory of yours. A factory may return one of Tessera's environments
     or a `gymnasium.Env`. `options` go to the constructor; a name may carry its own, as in
-    `gymnax:MemoryChain-bsuite?memory_length=9`. The option hide=1,3 leaves these entries out of a flat observation;
-    sticky=0.1 repeats the last action with that probability (compiled environments).
+    `gymnax:MemoryChain-bsuite?memory_length=9`. Options that name wrappers (`WRAPPERS`; docs/environments.md) fit every
+    environment: they are put around it in the order in which they are written, as in `?stack=4&clip_reward=1`.
     """
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    if isinstance(name_or_factory, str) and "?" in name_or_factory:
-        name, _, text = name_or_factory.partition("?")
-        environment = make(name, precision, **{**_parse_options(text, name_or_factory), **options})
-        return _with(environment, "name", name_or_factory)  # the whole name makes the same environment again
-    hidden = options.pop("hide", None)
-    if hidden is not None:
-        entries = hidden if isinstance(hidden, tuple | list) else (hidden,)
-        if not all(isinstance(entry, int) for entry in entries):
-            raise TesseraError(f"hide={hidden}: name entries of the observation by number, as in hide=1,3")
-        return hide(make(name_or_factory, precision, **options), entries)
-    sticky = options.pop("sticky", None)
-    if sticky is not None:
-        from tessera.envs.sticky import stick  # with JAX
+    target, written = name_or_factory, {}
+    if isinstance(target, str) and "?" in target:
+        target, _, text = target.partition("?")
+        written = _parse_options(text, name_or_factory)
+    wrappers = {key: value for key, value in (*written.items(), *options.items()) if key in WRAPPERS}
+    if twice := sorted(wrappers.keys() & written.keys() & options.keys()):
+        raise TesseraError(f"{name_or_factory!r} and an option both set {twice[0]}: leave one of them out")
+    environment = _made(target, precision, {k: v for k, v in {**written, **options}.items() if k not in WRAPPERS})
+    name = environment.name
+    for wrapper, value in wrappers.items():
+        environment = wrap_by_name(environment, wrapper, value)
+    if written:  # the whole name makes the same environment again
+        name = name_or_factory if ":" in target else f"gymnasium:{name_or_factory}"
+    for wrapper in (key for key in wrappers if key not in written and wrappers[key] is not False):
+        name += f"{'&' if '?' in name else '?'}{wrapper}{_written(wrappers[wrapper])}"
+    return environment if name == environment.name else _with(environment, "name", name)
 
-        return stick(make(name_or_factory, precision, **options), sticky)
+
+def _made(name_or_factory: Any, precision: str, options: dict[str, Any]) -> Environment:
+    """Make an environment without wrappers."""
     try:
         environment = _build(name_or_factory, options)
     except TypeError as error:
@@ -88,7 +96,10 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
 
 def runs_foreign_code(name: str) -> bool:
     """Whether making an environment of this name imports or calls what the name says, not only its family's own."""
-    prefix, colon, rest = name.partition("?")[0].partition(":")
+    head, _, text = name.partition("?")
+    if any(pair.partition("=")[0] == "wrap" for pair in text.split("&")):
+        return True
+    prefix, colon, rest = head.partition(":")
     if not colon:
         return False  # registered with Gymnasium
     if prefix == "gymnasium":  # module:Id imports the module
@@ -125,15 +136,30 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
         )
     options = dict(options)
     autoreset = options.pop("autoreset", None)
-    environment = target(**options)
+    environment = _called(target, name, options)
     if isinstance(environment, DeviceEnvironment | HostEnvironment) or _looks_like_device(environment):
         if autoreset is not None:
             raise TesseraError(f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out")
         return _complete(environment, name)
+    if hasattr(environment, "possible_agents"):
+        from tessera.envs.pettingzoo import PettingZooEnvironment
+
+        environment.close()
+        return PettingZooEnvironment(name, functools.partial(target, **options))
     # Only here, so that device environments never pay for the import of Gymnasium.
     from tessera.envs.gymnasium import wrap
 
     return wrap(target, environment, name, autoreset, options)
+
+
+def _called(target: Any, name: str, options: dict[str, Any]) -> Any:
+    """Call a factory; what it raises becomes a sentence, but for arguments that it does not take."""
+    try:
+        return target(**options)
+    except (TypeError, TesseraError):
+        raise
+    except Exception as error:
+        raise TesseraError(f"{name} cannot be made: it raised {type(error).__name__} ({error})") from error
 
 
 def _looks_like_device(thing: Any) -> bool:
@@ -157,6 +183,13 @@ class _DuckTyped(DeviceEnvironment):
 
 
 def _complete(environment: Any, name: str) -> Environment:
+    spec = getattr(environment, "spec", None)
+    if not isinstance(spec, Spec) or not isinstance(spec.actions, Actions) or isinstance(spec.observation_shape, list):
+        wrong = "has no spec" if spec is None else f"has the spec {spec}"
+        raise TesseraError(
+            f"{name} {wrong}, and networks are made for it: set spec to a tessera.Spec, as in "
+            'Spec((4,), "float32", Discrete(2))'
+        )
     if not isinstance(environment, DeviceEnvironment | HostEnvironment):
         return _DuckTyped(environment, getattr(environment, "name", name))
     if not hasattr(environment, "name"):
@@ -166,12 +199,16 @@ def _complete(environment: Any, name: str) -> Environment:
 
 
 def _parse_options(text: str, name: str) -> dict[str, Any]:
-    """Options after a name: key=value&key=value; numbers, true and false are read as such."""
+    """Options after a name: key=value&key; numbers, true and false are read as such, and a bare key means true."""
     options: dict[str, Any] = {}
     for pair in text.split("&"):
         key, equals, value = pair.partition("=")
-        if not key.isidentifier() or not equals:
+        if not key.isidentifier() or (equals and not value):
             raise TesseraError(f"{name!r}: options are written ?key=value&key=value, and {pair!r} is not")
+        if key in options:
+            raise TesseraError(f"{name!r} sets {key} twice: leave one of them out")
+        if not equals:
+            value = "true"
         try:
             options[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
         except (ValueError, SyntaxError):
@@ -191,6 +228,15 @@ def _with_masks(environment: Environment) -> Environment:
     if legal is None:
         return environment
     return _with(environment, "spec", dataclasses.replace(environment.spec, restricted=True))
+
+
+def _written(value: Any) -> str:
+    """The value of a wrapper as a name says it."""
+    if value is True:
+        return ""
+    if isinstance(value, tuple | list) and all(isinstance(entry, int) for entry in value):
+        return "=" + ",".join(map(str, value))
+    return f"={value if isinstance(value, int | float | str) else name_of(value)}"
 
 
 def _with_precision(environment: Environment, precision: str) -> Environment:

@@ -7,7 +7,8 @@ step, and within the network nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -44,13 +45,14 @@ class AleEnvironment(HostEnvironment):
     """One Atari game; a replica opens one vector environment, which resets in the step that ends an episode."""
 
     threaded = True
+    instead: ClassVar[Mapping[str, str]] = {"repeat": "frameskip", "time_limit": "max_num_frames_per_episode"}
 
     def __init__(self, name: str, factory: Any, num_threads: int, options: dict[str, Any]) -> None:
         self.name = f"ale:{name}"
         self._game, self._factory, self._threads, self._options = name, factory, num_threads, options
         probe = factory(name, 1, num_threads=1, **options)
         self._spaces = Spaces(self.name, probe.single_observation_space, probe.single_action_space)
-        self.spec = self._spaces.spec
+        self.spec, self.observation_bounds = self._spaces.spec, self._spaces.bounds()
         probe.close()
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:

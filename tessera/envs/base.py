@@ -7,9 +7,9 @@ fragment that holds it. A *host environment* steps many environments at once out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -167,17 +167,18 @@ class Spec:
 
 
 def map_arrays(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Call a function with each leaf of an observation, and with those of others of its form; JAX is not needed."""
+    """Map over the leaves of dicts and tuples, which needs no JAX; None stays None."""
     if isinstance(tree, dict):
         return {key: map_arrays(function, child, *(other[key] for other in others)) for key, child in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(map_arrays(function, *children) for children in zip(tree, *others, strict=True))
-    return function(tree, *others)
+    if isinstance(tree, tuple | list):
+        parts = [map_arrays(function, *children) for children in zip(tree, *others, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return None if tree is None else function(tree, *others)
 
 
 def first_array(tree: Any) -> Any:
-    """One of the arrays of an observation."""
-    while isinstance(tree, dict | tuple):
+    """Some leaf of a tree: it has the leading axes that all of them have."""
+    while isinstance(tree, dict | tuple | list):
         tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
     return tree
 
@@ -243,6 +244,10 @@ class DeviceEnvironment:
 
     name: str
     spec: Spec
+    observation_bounds: tuple[np.ndarray, np.ndarray] | None = None
+    """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
+    forgets: str = ""
+    """What a resumed run has lost: nothing, because checkpoints hold the whole state."""
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -293,6 +298,17 @@ class HostVector:
         """Play one step in every environment; actions are within bounds."""
         raise NotImplementedError
 
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which` [groups, environments per group]; the others' entries mean nothing.
+
+        Only environments opened by `HostEnvironment.one_by_one` have this and `restart`.
+        """
+        raise NotImplementedError
+
+    def restart(self, which: np.ndarray) -> Timestep:
+        """Start new episodes in the environments `which`, as `reset` does; the entries of the others mean nothing."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Close the environments. May be called twice."""
 
@@ -308,6 +324,12 @@ class HostEnvironment:
     """Whether agents may drop out before an episode ends, so that `Timestep.alive` is an array and not None."""
     threaded: bool = False
     """Whether a step lets other threads run, so that one part of the environments can step during another."""
+    observation_bounds: tuple[np.ndarray, np.ndarray] | None = None
+    """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
+    forgets: str = ""
+    """What its vectors keep over episodes and a resumed run has lost, for the note that says so."""
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Wrapper that needs `one_by_one` -> the environment's own option that does the same."""
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group].
@@ -316,6 +338,17 @@ class HostEnvironment:
         other groups are open.
         """
         raise NotImplementedError
+
+    def one_by_one(self) -> HostEnvironment | None:
+        """The same environments, opened so that each can be stepped and restarted alone; None if that cannot be.
+
+        They are reset in the step that ends an episode.
+        """
+        return None
+
+    def single(self) -> Any:
+        """One environment as its library makes it, without our wrappers, for checks; None if it has no such form."""
+        return None
 
 
 Environment = DeviceEnvironment | HostEnvironment

@@ -6,7 +6,8 @@ returns reward 0 and the first observation of the new episode. So it is masked.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -34,6 +35,7 @@ class EnvPoolEnvironment(HostEnvironment):
 
     masks = True
     threaded = True
+    instead: ClassVar[Mapping[str, str]] = {"repeat": "frame_skip", "time_limit": "max_episode_steps"}
 
     def __init__(self, name: str, num_threads: int, options: dict[str, Any]) -> None:
         import envpool
@@ -44,7 +46,7 @@ class EnvPoolEnvironment(HostEnvironment):
         if spec.config.max_num_players > 1:
             raise TesseraError(f"{self.name} is for several players, and this adapter is for one: choose another")
         self._spaces = Spaces(self.name, spec.gymnasium_observation_space, spec.gymnasium_action_space)
-        self.spec = self._spaces.spec
+        self.spec, self.observation_bounds = self._spaces.spec, self._spaces.bounds()
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open one pool with the environments of global indices `ids` [groups, environments per group]."""

@@ -107,6 +107,21 @@ def gives_masks(env: Any, actions: Actions) -> bool:
         return False
 
 
+def _space(name: str, probe: Any, attribute: str) -> spaces.Space:
+    """A space of an environment; refuse one that is missing."""
+    space = getattr(probe, attribute, None)
+    if not isinstance(space, spaces.Space):
+        what = "is missing" if space is None else f"is a {type(space).__name__}"
+        raise TesseraError(
+            f"{attribute} of {name} {what}, and networks are made for it: set it to a space of gymnasium.spaces"
+        )
+    return space
+
+
+def _wrapped(factory: Callable[[], Any], wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    return functools.reduce(lambda env, wrapper: wrapper(env), wrappers, factory())
+
+
 class GymnasiumEnvironment(HostEnvironment):
     """A kind of Gymnasium environment, stepped in this process."""
 
@@ -122,14 +137,15 @@ class GymnasiumEnvironment(HostEnvironment):
         single = vectorised is not None
         self._spaces = Spaces(
             name,
-            probe.single_observation_space if single else probe.observation_space,
-            probe.single_action_space if single else probe.action_space,
+            _space(name, probe, "single_observation_space" if single else "observation_space"),
+            _space(name, probe, "single_action_space" if single else "action_space"),
         )
         limit = getattr(getattr(probe, "spec", None), "max_episode_steps", None) or 0
         restricted = gives_masks(probe, self._spaces.spec.actions)
         probe.close()
         self._spaces.spec = dataclasses.replace(self._spaces.spec, time_limit=limit, restricted=restricted)
         self.spec = self._spaces.spec
+        self.observation_bounds = self._spaces.bounds()
         self.masks = mode is AutoresetMode.NEXT_STEP
         self._factory, self._mode, self._vectorised = factory, mode, vectorised
 
@@ -147,6 +163,25 @@ class GymnasiumEnvironment(HostEnvironment):
         vector = SyncVectorEnv(factories, autoreset_mode=self._mode)
         return VectorEnvs([vector], self._mode, self._spaces, ids.shape, [seeds])
 
+    def one_by_one(self) -> HostEnvironment:
+        """The same without a vector version."""
+        alone = copy.copy(self)
+        alone._mode, alone._vectorised, alone.masks = AutoresetMode.SAME_STEP, None, False
+        return alone
+
+    def single(self) -> Any:
+        """One environment as Gymnasium makes it."""
+        return self._factory()
+
+    def wrapped_in(self, wrappers: Sequence[Callable[[Any], Any]]) -> GymnasiumEnvironment:
+        """The same with wrappers around each single environment, the first one innermost."""
+        factory = functools.partial(_wrapped, self._factory, tuple(wrappers))
+        probe = _probe(self.name, factory)
+        mode = AutoresetMode.SAME_STEP if self._vectorised is not None else self._mode
+        wrapped = GymnasiumEnvironment(self.name, probe, factory, mode)
+        wrapped.spec = dataclasses.replace(wrapped.spec, precision=self.spec.precision)
+        return wrapped
+
 
 class OneByOne(HostVector):
     """Single environments stepped in a loop, each reset in the step that ends its episode.
@@ -163,21 +198,36 @@ class OneByOne(HostVector):
         begun = [env.reset(seed=seed) for env, seed in zip(self._envs, self._seeds, strict=True)]
         self._seeds = [None] * len(self._seeds)
         observations, infos = zip(*begun, strict=True)
-        return first_timestep(self._array(observations), legal=self._legal(infos))
+        rows = range(len(self._envs))
+        return first_timestep(self._array(observations, rows), legal=self._legal(infos, rows))
 
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
+        return self._play(actions, range(len(self._envs)))
+
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which`."""
+        return self._play(actions, np.flatnonzero(which).tolist())
+
+    def restart(self, which: np.ndarray) -> Timestep:
+        """Start new episodes in the environments `which`."""
+        rows = np.flatnonzero(which).tolist()
+        observations, infos = zip(*(self._envs[i].reset() for i in rows), strict=True)
+        return first_timestep(self._array(observations, rows), legal=self._legal(infos, rows))
+
+    def _play(self, actions: np.ndarray, rows: Sequence[int]) -> Timestep:
         observations: list[Any] = []
         infos: list[Any] = []
         finals: dict[int, Any] = {}
         final_infos: dict[int, Any] = {}
-        rewards = np.empty(len(self._envs), np.float32)
+        rewards = np.zeros(len(self._envs), np.float32)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         each = self._spaces.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         # Plain integers, because a NumPy scalar for every environment costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 1 else each
-        for i, (env, action) in enumerate(zip(self._envs, choices, strict=True)):
-            observation, rewards[i], terminated[i], truncated[i], info = env.step(action)
+        for i in rows:
+            env = self._envs[i]
+            observation, rewards[i], terminated[i], truncated[i], info = env.step(choices[i])
             if terminated[i] or truncated[i]:
                 # Copies, because an environment may reuse its buffers at a reset.
                 finals[i] = copy.deepcopy(observation)
@@ -185,11 +235,11 @@ class OneByOne(HostVector):
                 observation, info = env.reset()
             observations.append(observation)
             infos.append(info)
-        observation = final = self._array(observations)
-        legal = final_legal = self._legal(infos)
+        observation = final = self._array(observations, rows)
+        legal = final_legal = self._legal(infos, rows)
         if finals:
-            final = self._array([finals.get(i, seen) for i, seen in enumerate(observations)])
-            final_legal = self._legal([final_infos.get(i, info) for i, info in enumerate(infos)])
+            final = self._array([finals.get(i, seen) for i, seen in zip(rows, observations, strict=True)], rows)
+            final_legal = self._legal([final_infos.get(i, info) for i, info in zip(rows, infos, strict=True)], rows)
         return Timestep(
             observation,
             rewards.reshape(self._shape),
@@ -200,14 +250,20 @@ class OneByOne(HostVector):
             final_legal=final_legal,
         )
 
-    def _array(self, observations: Sequence[Any]) -> Any:
-        encoded = self._spaces.encode(self._spaces.stack(observations))
-        return grouped(encoded, self._shape)
+    def _array(self, observations: Sequence[Any], rows: Sequence[int]) -> Any:
+        """The observations in the environments `rows`; zeros elsewhere."""
+        return self._placed(self._spaces.encode(self._spaces.stack(observations)), rows)
 
-    def _legal(self, infos: Sequence[Any]) -> np.ndarray | None:
+    def _legal(self, infos: Sequence[Any], rows: Sequence[int]) -> np.ndarray | None:
+        """Which actions are allowed in the environments `rows`; None if all always are."""
         if not self._spaces.spec.restricted:
             return None
-        return grouped(np.stack([self._spaces.mask(info.get(MASK)) for info in infos]), self._shape)
+        return self._placed(np.stack([self._spaces.mask(info.get(MASK)) for info in infos]), rows)
+
+    def _placed(self, arrays: Any, rows: Sequence[int]) -> Any:
+        if len(rows) < len(self._envs):
+            arrays = map_arrays(lambda x: spread(x, rows, len(self._envs)), arrays)
+        return grouped(arrays, self._shape)
 
     def close(self) -> None:
         """Close every environment."""
@@ -343,6 +399,15 @@ class Spaces:
         self._observations, self._actions = observations, actions
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
 
+    def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Lower and upper bounds of encoded observations."""
+        space, shape = self._observations, self.spec.observation_shape
+        flat = space if isinstance(space, spaces.Box) else spaces.flatten_space(space)
+        if not isinstance(flat, spaces.Box) or flat.low.size != math.prod(shape):
+            return None
+        low, high = (np.asarray(bound, np.float32).reshape(shape) for bound in (flat.low, flat.high))
+        return low, high
+
     def stack(self, observations: Sequence[Any]) -> Any:
         """Make a batch of single observations, in the form of vector environments."""
         empty = create_empty_array(self._observations, n=len(observations))
@@ -398,6 +463,13 @@ def first_timestep(observation: Any, masked: bool = False, legal: np.ndarray | N
     valid = np.ones(shape, bool) if masked else None
     numbers = (np.zeros(shape, np.float32), terminated, truncated)
     return Timestep(observation, *numbers, observation, valid, legal=legal, final_legal=legal)
+
+
+def spread(values: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
+    """The values of some environments as rows of an array for all of them."""
+    full = np.zeros((size, *values.shape[1:]), values.dtype)
+    full[list(rows)] = values
+    return full
 
 
 def seed_for(seed: int, index: int) -> int:

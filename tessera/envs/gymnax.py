@@ -73,6 +73,7 @@ class GymnaxEnvironment(DeviceEnvironment):
         # From a traced reset, because the shape of the space is not always that of observations.
         shape = jax.eval_shape(self.reset, jax.random.key(0))[1].shape
         self.spec = Spec(shape, "float32", actions_of(self.name, env.action_space(params)), time_limit=_limit(params))
+        self.observation_bounds = _bounds(self._space, shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Have a process that unpickles this import gymnax as `make` does, before it meets gymnax's own classes."""
@@ -99,6 +100,15 @@ class GymnaxEnvironment(DeviceEnvironment):
 def _without_state(kind: type[GymnaxEnvironment]) -> GymnaxEnvironment:
     import_gymnax()
     return kind.__new__(kind)
+
+
+def _bounds(space: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Bounds of observations, where a space says them for their shape."""
+    try:
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
+    except (AttributeError, ValueError):
+        return None
+    return low, high
 
 
 def _limit(params: Any) -> int:

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from tessera.envs.base import Box, HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
-from tessera.envs.gymnasium import MASK, Spaces, seed_for
+from tessera.envs.gymnasium import MASK, Spaces, seed_for, spread
 from tessera.errors import TesseraError, unknown_name
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting
@@ -99,6 +99,14 @@ class PettingZooEnvironment(HostEnvironment):
         seeds = [seed_for(seed, index) for index in ids.flat]
         return ParallelEnvs([self._factory() for _ in seeds], self._team, ids.shape, seeds)
 
+    def one_by_one(self) -> HostEnvironment:
+        """They always are."""
+        return self
+
+    def single(self) -> Any:
+        """One environment as PettingZoo makes it."""
+        return self._factory()
+
 
 class ParallelEnvs(HostVector):
     """Parallel environments stepped in a loop, each reset in the step that ends its episode.
@@ -112,27 +120,42 @@ class ParallelEnvs(HostVector):
     def reset(self) -> Timestep:
         """Start every environment from its seed."""
         pairs = zip(self._envs, self._seeds, strict=True)
-        begun = [env.reset(seed=seed) for env, seed in pairs]
-        observation = self._team.encode([observed for observed, _ in begun])
-        legal = self._team.legal(begun, [env.agents for env in self._envs])
+        return self._first([env.reset(seed=seed) for env, seed in pairs], range(len(self._envs)))
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        """Play one step in every environment."""
+        return self._play(actions, range(len(self._envs)))
+
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which`."""
+        return self._play(actions, np.flatnonzero(which).tolist())
+
+    def restart(self, which: np.ndarray) -> Timestep:
+        """Start new episodes in the environments `which`."""
+        rows = np.flatnonzero(which).tolist()
+        return self._first([self._envs[i].reset() for i in rows], rows)
+
+    def _first(self, begun: Sequence[Seen], rows: Sequence[int]) -> Timestep:
+        """The timestep of a reset in the environments `rows`."""
+        observation, legal = self._translated(begun, [self._envs[i].agents for i in rows], rows)
         alive = np.array([self._team.among(env.agents) for env in self._envs])
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         rewards = np.zeros(alive.shape, np.float32)
         timestep = Timestep(observation, rewards, terminated, truncated, observation, alive=alive)
         return self._grouped(timestep._replace(legal=legal, final_legal=legal))
 
-    def step(self, actions: np.ndarray) -> Timestep:
-        """Play one step in every environment."""
+    def _play(self, actions: np.ndarray, rows: Sequence[int]) -> Timestep:
         seen: list[Seen] = []
         finals: dict[int, Seen] = {}
-        acting_in: list[Sequence[str]] = []
+        acting_in: list[Sequence[str] | None] = []
         each = self._team.decode(actions.reshape(len(self._envs), *actions.shape[2:]))
         rewards, alive = np.zeros(each.shape[:2], np.float32), np.zeros(each.shape[:2], bool)
         terminated, truncated = np.zeros((2, len(self._envs)), bool)
         # Plain integers, because a NumPy scalar for every agent costs more than a step of many environments.
         choices = each.tolist() if each.ndim == 2 else each
-        for i, (env, choice) in enumerate(zip(self._envs, choices, strict=True)):
-            observed, reward, terminations, truncations, infos = env.step(self._team.named(choice, env.agents))
+        for i in rows:
+            env = self._envs[i]
+            observed, reward, terminations, truncations, infos = env.step(self._team.named(choices[i], env.agents))
             rewards[i] = [reward.get(agent, 0.0) for agent in self._team.agents]
             acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
             if not acting:
@@ -145,14 +168,19 @@ class ParallelEnvs(HostVector):
             alive[i] = self._team.among(acting)
             acting_in.append(acting)
             seen.append((_only(observed, acting), infos))
-        observation = final = self._team.encode([observed for observed, _ in seen])
-        legal = final_legal = self._team.legal(seen, acting_in)
+        observation, legal = final, final_legal = self._translated(seen, acting_in, rows)
         if finals:
-            last = [finals.get(i, now) for i, now in enumerate(seen)]
-            final = self._team.encode([observed for observed, _ in last])
-            final_legal = self._team.legal(last, [None if i in finals else acting for i, acting in enumerate(acting_in)])
+            last = [finals.get(i, now) for i, now in zip(rows, seen, strict=True)]
+            over = [None if i in finals else acting for i, acting in zip(rows, acting_in, strict=True)]
+            final, final_legal = self._translated(last, over, rows)
         timestep = Timestep(observation, rewards, terminated, truncated, final, alive=alive)
         return self._grouped(timestep._replace(legal=legal, final_legal=final_legal))
+
+    def _translated(self, seen: Sequence[Seen], acting: Sequence[Any], rows: Sequence[int]) -> tuple[Any, Any]:
+        """Observations and masks in the environments `rows`, as arrays for all; `acting` is as in `Team.legal`."""
+        legal, size = self._team.legal(seen, acting), len(self._envs)
+        encoded = spread(self._team.encode([observed for observed, _ in seen]), rows, size)
+        return encoded, None if legal is None else spread(legal, rows, size)
 
     def _grouped(self, timestep: Timestep) -> Timestep:
         return Timestep._make(None if x is None else x.reshape(*self._shape, *x.shape[1:]) for x in timestep)
@@ -171,8 +199,8 @@ class Team:
         if not getattr(env, "possible_agents", None):
             raise TesseraError(f"{name} has no possible_agents, so their number is unknown: choose another")
         self.agents = tuple(env.possible_agents)
-        actions = same_for_all(name, {agent: env.action_space(agent) for agent in self.agents})
-        observations = {agent: env.observation_space(agent) for agent in self.agents}
+        actions = same_for_all(name, {agent: _space_of(name, env, "action_space", agent) for agent in self.agents})
+        observations = {agent: _space_of(name, env, "observation_space", agent) for agent in self.agents}
         self._mask_observed = all(_holds_mask(space) for space in observations.values())
         if self._mask_observed:
             observations = {agent: _without_mask(space) for agent, space in observations.items()}
@@ -269,6 +297,20 @@ def _informs_of_masks(env: Any, actions: Any) -> bool:
         return bool(infos) and all(MASK in info for info in infos.values())
     except Exception:  # what is wrong shows, by name, when the run resets it
         return False
+
+
+def _space_of(name: str, env: Any, method: str, agent: str) -> Any:
+    """A space of one agent; refuse one that is missing."""
+    try:
+        space = getattr(env, method)(agent)
+    except Exception:
+        space = None
+    if not isinstance(space, gymnasium.Space):
+        raise TesseraError(
+            f"{method}({agent!r}) of {name} gives no space, and networks are made for it: return a space of "
+            "gymnasium.spaces for each of possible_agents"
+        )
+    return space
 
 
 def _only(observations: Mapping[str, Any], agents: Iterable[str]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ OWN_ALGORITHMS = "tessera.algorithms."
 
 def trusted_environment(name: str, precision: str, trust: Trust) -> Environment:
     """Make the environment that a run folder names."""
-    by_path = name if ":" in name else f"py:{name}"  # a class that was passed to `train`, by the name of its definition
+    by_path = (
+        name if ":" in name.partition("?")[0] else f"py:{name}"
+    )  # a class that was passed to `train`, by the name of its definition
     if _named_by_user(name, trust) or not runs_foreign_code(by_path):
         return make_env(by_path, precision)
     if trust is not True:

@@ -29,6 +29,7 @@ def table(plan: Plan) -> str:
         f"reason    {plan.reason}",
         f"envs      {plan.envs} in {plan.groups} groups of {plan.envs_per_group}{_learned(plan)}",
         f"lag       {_lag(plan)}",
+        *([f"wrappers  {', then '.join(plan.wrappers)}"] if plan.wrappers else []),
         "",
     ]
     fragments: list[tuple[str, ...]] = [

@@ -31,6 +31,8 @@ class Needs:
     """How `apply` treats whole layers; empty if it is element-wise."""
     applies: int = 1
     """Gradients that one update applies."""
+    wrappers: tuple[str, ...] = ()
+    """What is put around the environment, in words."""
 
 
 def deal(groups: int, replicas: int) -> tuple[tuple[int, ...], ...]:

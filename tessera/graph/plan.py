@@ -77,6 +77,8 @@ class Plan:
     carries: str = "state"
     unused: tuple[str, ...] = ()
     """Streams between operators that this algorithm has no use for."""
+    wrappers: tuple[str, ...] = ()
+    """What is put around the environment, in words, from the innermost on."""
     sharing: int = 1
     """How many replicas share one accelerator of a cluster."""
     origin: tuple[Policy, Needs] | None = field(default=None, compare=False, repr=False)
@@ -204,6 +206,7 @@ def make_plan(
         reason=reason,
         algorithm=needs.algorithm,
         env=needs.env,
+        wrappers=needs.wrappers,
         engine=engine or ("local" if policy.several else "serial"),
         envs=envs,
         groups=total,

@@ -39,7 +39,8 @@ def epsilon_greedy(
 ) -> jax.Array:
     """Take the best action, or with probability `epsilon` a random one: q [..., n], epsilon [...] -> int32 [...].
 
-    Actions that are not `legal` [..., n] are never taken. One uniform number decides both: where it is below `epsilon`, its quotient by `epsilon` is uniform again.
+    Actions that are not `legal` [..., n] are never taken. One uniform number decides both: where it is below `epsilon`,
+    its quotient by `epsilon` is uniform again.
     """
     n = q_values.shape[-1] if legal is None else legal.sum(-1)
     uniform = jax.random.uniform(key, q_values.shape[:-1], q_values.dtype)

@@ -13,7 +13,9 @@ from tessera import policies
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.replica import horizon
 from tessera.envs import make as make_env
+from tessera.envs import words_of
 from tessera.envs.base import Environment, is_device
+from tessera.envs.checks import refuse_broken
 from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
@@ -46,6 +48,7 @@ def prepare_plan(
     if engine not in (None, "serial") or (engine is None and named is not None and named.several):
         share_accelerators()  # before an environment or a plan looks for devices
     environment = make_env(env, precision)
+    refuse_broken(environment)
     bound = algorithm.bind(environment.spec)
     bound.check()
     available = jax.local_devices()
@@ -62,6 +65,7 @@ def prepare_plan(
     needs = Needs(
         bound.name, environment.name, is_device(environment), batch, store.prioritised, bound.absorbs, bound.apart,
         bound.together, "" if bound.layerwise == "none" else bound.layerwise, bound.schedule.applies,
+        wrappers=words_of(environment),
     )  # fmt: skip
     if envs is None:
         envs = bound.default_envs if is_device(environment) else min(bound.default_envs, HOST_ENVS)

@@ -303,9 +303,7 @@ class Training:
         """What a compiled environment says of the state that an observation is of."""
         env: Any = self.env
         kept = state if self.algorithm.reads_state else None
-        return timestep._replace(
-            alive=env.alive(state), legal=env.legal(state), player=env.player(state), state=kept
-        )
+        return timestep._replace(alive=env.alive(state), legal=env.legal(state), player=env.player(state), state=kept)
 
     def _reset(self) -> Op:
         env = self.env

@@ -85,6 +85,8 @@ class Run:
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
+        if found is not None and self.env.forgets:
+            self.display.note(f"host environments start anew, and with them {self.env.forgets}")
         self.display.begin(
             f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"

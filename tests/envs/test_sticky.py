@@ -50,11 +50,10 @@ def test_with_probability_0_nothing_sticks_and_a_new_episode_remembers_nothing()
     np.testing.assert_array_equal(played(envs.make(Echo, sticky=0.0), 10), np.arange(1, 11))
     env = envs.make(Echo, sticky=0.5)
     state = env.step(env.reset(jax.random.key(0))[0], jnp.int32(7), jax.random.key(1))[0]
-    assert int(env.restart(state, jax.random.key(2))[0].action) == 0
+    assert int(env.restart(state, jax.random.key(2))[0].memory) == 0
 
 
 @pytest.mark.parametrize(("name", "words"), [("gymnax:CartPole-v1?sticky=1.5", "from 0 to below 1"),
-                                             ("CartPole-v1?sticky=0.1", "repeat_action_probability"),
                                              ("jaxmarl:MPE_simple_spread_v3?sticky=0.1", "for one agent")])  # fmt: skip
 def test_what_makes_no_sense_is_refused(name, words):
     with pytest.raises(TesseraError, match=words):

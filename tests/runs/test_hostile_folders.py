@@ -81,6 +81,9 @@ COMMANDS = {
     "a module beside an option": {"env": "gymnasium:hostile:CartPole-v1?autoreset=same_step"},
     "an algorithm that climbs out of the package": {"algorithm": {"class": "tessera.algorithms.ppo.jax.os.abort"}},
     "a function of the package as algorithm": {"algorithm": {"class": "tessera.algorithms.get"}},
+    "a wrapper that is a command": {"env": "gymnasium:CartPole-v1?wrap=os:abort"},
+    "a wrapper after others": {"env": "gymnasium:CartPole-v1?stack=2&wrap=hostile:Wrapper"},
+    "a wrapper without a prefix": {"env": "CartPole-v1?wrap=hostile:Wrapper"},
     "an environment within a wrapper": {"env": f"py:os.system?command={MARK}&sticky=0.1"},
 }
 
