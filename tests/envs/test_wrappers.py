@@ -41,7 +41,7 @@ class DeviceCounter(DeviceEnvironment):
     def restart(self, state, key):
         return (state[0] + 1, jnp.int32(0)), self._seen(state[0] + 1, jnp.int32(0))
 
-    def legal(self, state):
+    def player(self, state):
         return state[1]
 
     def _seen(self, episode, step):
@@ -277,7 +277,7 @@ def test_sticky_actions_of_host_environments_depend_on_their_index_alone():
 def test_what_an_environment_has_besides_is_passed_on():
     env = envs.make(DeviceCounter, stack=2, repeat=2, time_limit=5)
     state = env.step(env.reset(jax.random.key(0))[0], jnp.int32(0), jax.random.key(0))[0]
-    assert int(env.legal(state)) == 2
+    assert int(env.player(state)) == 2
     optional = {n for n, f in inspect.getmembers(DeviceEnvironment, inspect.isfunction) if not n.startswith("_")}
     assert optional <= set(vars(DeviceWrapper))  # a method that the base class gets must be passed on too
     for wrapped in (env, envs.make("CartPole-v1?stack=2&time_limit=9")):
