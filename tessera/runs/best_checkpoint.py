@@ -83,7 +83,7 @@ def read_best(run: Path) -> tuple[int, Arrays, dict[str, Any]] | None:
         latest = checkpoints.latest()
         if latest is None:
             return None
-        arrays, meta = checkpoints.load(latest)
+        arrays, meta = checkpoints.load(latest, large=False)
         meta["return_mean"] = float(meta["return_mean"])
         return int(meta["meter"]["updates"]), arrays, meta
     except (TesseraError, KeyError, TypeError, ValueError) as error:

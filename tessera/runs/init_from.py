@@ -14,9 +14,10 @@ from tessera.errors import TesseraError
 from tessera.program.initial import initial_state
 from tessera.program.training_program import published
 from tessera.runs import directory
-from tessera.runs.checkpoint import flatten, unflatten
+from tessera.runs.checkpoint import unflatten
 from tessera.runs.saved_run import NEWEST, Choice, newest_update, read_checkpoint, read_choice
 from tessera.runs.seed_folders import run_folders, seed_folder
+from tessera.support.trees import leaf_path
 
 PARTS = ("params", "statistics")
 """What is taken of a checkpoint's state."""
@@ -79,7 +80,7 @@ def _read(source: Path, choice: Choice, algorithm: Algorithm) -> tuple[int, Firs
 
 def _check_fit(what: str, found: Mapping[str, Any], like: Any, name: str) -> None:
     """Refuse params of another shape, and say which."""
-    needed = {path: x.shape for path, x in flatten_shapes(like).items()}
+    needed = {leaf_path(path): x.shape for path, x in jax.tree_util.tree_flatten_with_path(like)[0]}
     for path in sorted({*found, *needed}):
         leaf = path.removeprefix("state/")
         if path not in found or path not in needed:
@@ -89,8 +90,3 @@ def _check_fit(what: str, found: Mapping[str, Any], like: Any, name: str) -> Non
             raise TesseraError(
                 f"{what}: its {leaf} has shape {np.shape(found[path])}, and this run's {name} needs {needed[path]}"
             )
-
-
-def flatten_shapes(tree: Any) -> dict[str, Any]:
-    """Leaves that are only shapes, by path."""
-    return flatten(jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), tree))

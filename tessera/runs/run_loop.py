@@ -311,7 +311,7 @@ class Run:
         for each in evaluated:
             self._note_evaluation(each)
             if each.periodic:
-                reason = self.early_stopping.judge(each.return_mean)
+                reason = self.early_stopping.judge(each.return_mean) or reason
             if self.evaluations.reach_target(each):
                 self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                 return TARGET_REACHED

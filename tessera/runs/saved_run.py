@@ -97,7 +97,7 @@ def read_checkpoint(folder: Path, wanted: Choice) -> tuple[int, Arrays, dict[str
     if wanted == BEST:
         best = read_best(folder)
         if best is None:
-            raise TesseraError(f"{folder} keeps no best checkpoint: none was evaluated, as --evaluate-every asks for")
+            raise TesseraError(f"{folder} keeps no best checkpoint: train it with --evaluate-every, or take the newest")
         return best
     updates: list[int] = []
     if (folder / "checkpoints").is_dir():
