@@ -99,8 +99,8 @@ def test_callbacks_are_told_of_updates_evaluations_checkpoints_and_the_end(engin
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_callback_stops_a_run_which_ends_like_one_that_has_reached_its_target(engine, tmp_path) -> None:
     seen, folder = Recorder(), tmp_path / "run"
-    callbacks = [StopAt(3), seen]
-    result = tessera.train(SMALL, CARTPOLE, steps=500 * UPDATE, run_dir=folder, callbacks=callbacks, **OPTIONS, **engine)
+    options = {**OPTIONS, **engine, "steps": 500 * UPDATE, "run_dir": folder}
+    result = tessera.train(SMALL, CARTPOLE, callbacks=[StopAt(3), seen], **options)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary == result.summary
     assert (summary["stopped_early"], summary["stop_reason"]) == (True, "seen enough")
@@ -132,7 +132,7 @@ def test_whichever_method_raises_is_named_and_a_checkpoint_is_there(method, tmp_
 
 
 def test_without_a_folder_the_error_names_no_checkpoint() -> None:
-    with pytest.raises(RunFailed, match="at update 1: 'no such board'$"):
+    with pytest.raises(RunFailed, match=r"at update 1: 'no such board'$"):
         tessera.train(SMALL, CARTPOLE, steps=4 * UPDATE, callbacks=[Raises("on_update")], **OPTIONS, **SERIAL)
 
 
