@@ -177,7 +177,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
-        eval_episodes: greedy episodes at the end.
+        eval_episodes: greedy episodes of each evaluation: at the end, and during training where one is asked for.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
         engine: serial (one thread), local (processes) or ray (a cluster); None: local if anything is cut, else serial.

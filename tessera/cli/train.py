@@ -31,7 +31,7 @@ class TrainOptions:
     resume: bool = False
     """Continue from the newest checkpoint in --run-dir."""
     eval_episodes: int = 100
-    """Greedy episodes at the end."""
+    """Greedy episodes of each evaluation: at the end, and during training where one is asked for."""
     checkpoint_every: float = 10.0
     """Seconds between checkpoints, at the least."""
     keep: int = 3

@@ -295,7 +295,11 @@ class Run:
                 self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
                 self._give_up(engine, spent)
-        return self.callbacks.reason
+        return self._unless_over(self.callbacks.reason)
+
+    def _unless_over(self, reason: str | None) -> str | None:
+        """A reason to stop early; none after the last update."""
+        return reason if self.meter.updates < self.updates else None
 
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
@@ -315,7 +319,7 @@ class Run:
             if self.evaluations.reach_target(each):
                 self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
                 return TARGET_REACHED
-        return reason
+        return self._unless_over(reason)
 
     def _note_evaluation(self, evaluated: Evaluated) -> None:
         beaten = self.best.is_beaten_by(evaluated)
@@ -504,7 +508,7 @@ class Run:
             steps_per_second=self.speed,
             seconds_to_target=self.seconds_to_target,
             stop_reason=reason,
-            best=self.best,
+            best=self.best if self.options.evaluate_every else None,
             restarts=engine.restarts,
         )
         if self.folder:

@@ -25,7 +25,7 @@ def make_summary(
     steps_per_second: float,
     seconds_to_target: float,
     stop_reason: str | None,
-    best: BestCheckpoint,
+    best: BestCheckpoint | None,
     restarts: int,
 ) -> dict[str, Any]:
     """All entries of summary.json; numbers that are not known are null."""
@@ -48,8 +48,8 @@ def make_summary(
         "eval_episodes": len(evaluation.returns),
         "target_return": target,
         "solved": None if target is None else bool(evaluation.return_mean >= target),
-        "best_return_mean": rounded(best.return_mean),
-        "best_update": best.update,
+        "best_return_mean": None if best is None else rounded(best.return_mean),
+        "best_update": None if best is None else best.update,
         "stopped_early": stop_reason is not None,
         "stop_reason": stop_reason,
         "seconds_to_target": rounded(seconds_to_target),

@@ -198,6 +198,16 @@ def test_seeds_in_processes_of_their_own_have_no_callbacks(tmp_path) -> None:
 
 
 @pytest.mark.slow
+def test_the_example_of_the_docs_runs(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).resolve().parents[2] / "docs" / "callbacks.md"
+    code = page.read_text().partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, str(page), "exec"), {})
+    assert "(best)" in capsys.readouterr().out
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["x", "y"]
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("nodes")
 def test_callbacks_run_in_the_driver_of_a_cluster(tmp_path) -> None:
     folder, seen = tmp_path / "run", Recorder()
