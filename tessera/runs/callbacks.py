@@ -113,9 +113,6 @@ class RunCallbacks:
         self.reason: str | None = None
         """Why a callback wants the run to end."""
 
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
-
     def call(self, kind: type[Event], update: int, env_steps: int, row: Mapping[str, float], **more: Any) -> None:
         """Tell all callbacks of an event."""
         if not self._callbacks:
