@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import TesseraError
 from tessera.program.training_program import acting
 from tessera.runs.checkpoint import Arrays, Checkpoints, SaveFailed
-from tessera.runs.run_evaluations import Evaluated
+
+if TYPE_CHECKING:  # whoever only loads an agent evaluates nothing
+    from tessera.runs.run_evaluations import Evaluated
 
 FOLDER = "best"
 """Name of its folder within a run's."""
