@@ -153,6 +153,7 @@ def test_seeds_in_one_program_share_callbacks_and_stop_by_themselves(tmp_path) -
     assert [event.update for event in seen.updates if event.seed == 1] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_callback_that_raises_ends_its_seed_and_the_others_go_on(tmp_path) -> None:
     class Unlucky(tessera.Callback):
         def on_update(self, event: tessera.UpdateEvent) -> None:

@@ -132,6 +132,7 @@ def test_a_resumed_run_needs_the_other_no_more_and_makes_the_same_params(source,
     assert agent.update == 5
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_yet_reads_the_other_again(source, tmp_path) -> None:
     folder, options = tmp_path / "run", {**OPTIONS, "policy": SERIAL, "steps": 2 * UPDATE}
     whole = tessera.train(SMALL, CARTPOLE, init_from=source, run_dir=folder, **options)
