@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tessera.errors import TesseraError
     from tessera.graph.policy import Cut, Fragment, Policy
     from tessera.presets import Preset, preset
+    from tessera.runs.callbacks import Callback, CheckpointEvent, EndEvent, EvaluationEvent, UpdateEvent
     from tessera.stores.base import Experience, Sample
     from tessera.stores.queue import Queue
     from tessera.stores.replay import Replay
@@ -56,11 +57,15 @@ __all__ = [
     "Agent",
     "Algorithm",
     "Box",
+    "Callback",
+    "CheckpointEvent",
     "Clock",
     "Cut",
     "DeviceEnvironment",
     "Discrete",
+    "EndEvent",
     "EnvironmentCheck",
+    "EvaluationEvent",
     "Experience",
     "Feedback",
     "Fragment",
@@ -83,6 +88,7 @@ __all__ = [
     "TesseraError",
     "Timestep",
     "Transition",
+    "UpdateEvent",
     "View",
     "__version__",
     "check_env",
@@ -120,6 +126,7 @@ _MODULES = {
     "tessera.errors": ("TesseraError",),
     "tessera.graph.policy": ("Cut", "Fragment", "Policy"),
     "tessera.presets": ("Preset", "preset"),
+    "tessera.runs.callbacks": ("Callback", "CheckpointEvent", "EndEvent", "EvaluationEvent", "UpdateEvent"),
     "tessera.stores.base": ("Experience", "Sample"),
     "tessera.stores.queue": ("Queue",),
     "tessera.stores.replay": ("Replay",),

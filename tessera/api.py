@@ -6,7 +6,7 @@ import functools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -35,20 +35,20 @@ from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
 from tessera.program.training_program import published
 from tessera.runs import directory
+from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
+from tessera.runs.init_from import read_start
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
-from tessera.runs.saved_run import SavedRun, load_run
+from tessera.runs.saved_run import Choice, SavedRun, load_run
 from tessera.runs.seed_folders import seed_folder
 from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 
 DEFAULT_STEPS = 500_000
-MOST_SEEDS = 10_000
-"""Seeds of one call: more of them are a mistake."""
 
 __all__ = ["Result", "SeedResults", "check_env", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
@@ -144,6 +144,10 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     engine: str | None = None,
     mesh: str | None = None,
     evaluate_every: int = 0,
+    patience: int | None = None,
+    min_improvement: float = 0.0,
+    callbacks: Sequence[Callback] = (),
+    init_from: str | Path | None = None,
     trace: str | Path | None = None,
     timeout: float = 60.0,
     start_timeout: float = 300.0,
@@ -175,13 +179,19 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
-        eval_episodes: greedy episodes at the end.
+        eval_episodes: greedy episodes of each evaluation: at the end, and during training where one is asked for.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
         engine: serial (one thread), local (processes) or ray (a cluster); None: local if anything is cut, else serial.
         mesh: "data=4,model=2": copies of the params in each learner, and devices over which each copy's wide layers
             are cut; None: as the policy says.
-        evaluate_every: updates between greedy evaluations, which run in a process of their own; 0: never.
+        evaluate_every: updates between greedy evaluations, whose best params are kept; 0: never. Training waits for
+            those in compiled environments; others are played by a process beside it.
+        patience: stop after so many of these evaluations without improvement; None: never.
+        min_improvement: what the mean return must gain to count as an improvement.
+        callbacks: code of yours that is told of updates, evaluations, checkpoints and the end, and may stop the run.
+        init_from: run whose params to start from: "runs/x" for its newest checkpoint, "runs/x@best", "runs/x@1200" by
+            update. Optimiser, clock and replay start anew.
         trace: file for a timeline of every replica, in Chrome's trace format.
         timeout: seconds without progress after which a replica counts as dead.
         start_timeout: the same while it starts, makes its environments or compiles.
@@ -195,56 +205,21 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     """
     started = time.time() if started is None else started
     cluster.check_address(address, engine)
-    if resume and run_dir is None:
+    folder = None if run_dir is None else Path(run_dir)
+    if resume and folder is None:
         raise TesseraError("--resume needs --run-dir: which run should go on?")
     if preset is not None:
         envs, lag = preset.envs if envs is None else envs, preset.lag if lag is None else lag
-    usual = DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
-    steps = _steps(steps, None if run_dir is None or not resume else Path(run_dir), usual)
-    _check_numbers(
-        steps,
-        {"--eval-episodes": eval_episodes, "--keep": keep, "--seeds": 1 if seeds is None else seeds},
-        {
-            "--evaluate-every": evaluate_every,
-            "--restarts": restarts,
-            "--timeout": timeout,
-            "--start-timeout": start_timeout,
-        },
-    )
-    if trace is not None and not Path(trace).absolute().parent.is_dir():
-        raise TesseraError(f"--trace {trace}: there is no folder {Path(trace).absolute().parent}")
-    if seeds is not None and trace is not None:
-        raise TesseraError("--trace shows one run: leave --seeds out")
-    if seeds is not None and seeds > MOST_SEEDS:
-        raise TesseraError(f"--seeds {seeds}: at most {MOST_SEEDS:,} at a time")
-    use_compilation_cache()
-    if evaluate_every and seeds is None:  # by another process
-        share_accelerators()
-    planned: dict[str, Any] = {
-        "envs": envs,
-        "groups": groups,
-        "lag": lag,
-        "precision": precision,
-        "engine": engine,
-        "mesh": mesh,
-    }
-    if seeds is not None:
-        env = make_env(env, precision)
-        if not is_device(env):  # each seed has a process of its own
-            share_accelerators()
-        if policy is None and mesh is None:
-            policy = "fused:devices=1"  # its seeds fill a device better than one run fills several
-    bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
-    warn_of_shared_noise(bound, environment, plan)
-    updates = planned_updates(bound, plan, steps)
-    config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
-    folder = None if run_dir is None else Path(run_dir)
+    steps = _steps(steps, folder if resume else None, preset)
     options = RunOptions(
         started=started,
         checkpoint_every=checkpoint_every,
         keep=keep,
         eval_episodes=eval_episodes,
         evaluate_every=evaluate_every,
+        patience=patience,
+        min_improvement=min_improvement,
+        callbacks=check_callbacks(callbacks),
         trace=None if trace is None else Path(trace),
         timeout=timeout,
         start_timeout=start_timeout,
@@ -253,12 +228,27 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         address=address,
         trust_network=trust_network,
     )
+    options.check(steps, seeds)
+    use_compilation_cache()
+    if evaluate_every and seeds is None:  # perhaps by another process
+        share_accelerators()
+    planned: dict[str, Any] = {"envs": envs, "groups": groups, "lag": lag, "precision": precision}
+    planned |= {"engine": engine, "mesh": mesh}
+    if seeds is not None:
+        env, policy = _world_of_seeds(env, policy, precision, mesh)
+    bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
+    warn_of_shared_noise(bound, environment, plan)
+    numbers = None if seeds is None else list(range(seed, seed + seeds))
+    first, start = read_start(init_from, folder, resume, numbers, bound)
+    bound = replace(bound, first_params=first)
+    config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
+    noted = {"init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
+    config |= {name: value for name, value in noted.items() if value is not None}
     display, evaluator = make_display(quiet), Evaluator(bound, environment)
     if preset is not None:
-        config["preset"] = preset.name
         display.note(f"preset {preset}")
+    updates = planned_updates(bound, plan, steps)
     if seeds is not None:
-        config["seeds"] = seeds
         together = SeedsRun(
             algorithm=bound, env=environment, plan=plan, config=config, folder=folder, updates=updates,
             target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
@@ -269,9 +259,24 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
 
 
+def _world_of_seeds(env: Any, policy: str | Policy | None, precision: str, mesh: str | None) -> tuple[Any, Any]:
+    """The environment and the policy of runs with several seeds."""
+    env = make_env(env, precision)
+    if not is_device(env):  # each seed has a process of its own
+        share_accelerators()
+    if policy is None and mesh is None:
+        policy = "fused:devices=1"  # its seeds fill a device better than one run fills several
+    return env, policy
+
+
 def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, Any]) -> SeedResults:
     """Train several seeds, in the form that fits them."""
     one_program = fits_one_program(run.plan, run.env)
+    if run.options.callbacks and not one_program:
+        raise TesseraError(
+            "callbacks are called by this process, and these seeds train in processes of their own: train one seed at "
+            "a time"
+        )
     with run.shown("one program" if one_program else "processes"):
         if one_program:
             done = run.as_one_program(members_at_once(run.algorithm, run.env, run.plan, len(run.seeds)))
@@ -357,10 +362,12 @@ def evaluate_run(
     workers: int | None = None,
     engine: str | None = None,
     address: str | None = None,
+    checkpoint: Choice = "newest",
     trust: Trust = False,
 ) -> RunEvaluation:
-    """Play greedy episodes with the newest params of a run; see `evaluate_runs`."""
-    return evaluate_runs([folder], episodes, seed, workers=workers, engine=engine, address=address, trust=trust)[0]
+    """Play greedy episodes with the params of a run; see `evaluate_runs`."""
+    how: dict[str, Any] = {"workers": workers, "engine": engine, "address": address}
+    return evaluate_runs([folder], episodes, seed, checkpoint=checkpoint, trust=trust, **how)[0]
 
 
 def evaluate_runs(
@@ -371,9 +378,10 @@ def evaluate_runs(
     workers: int | None = None,
     engine: str | None = None,
     address: str | None = None,
+    checkpoint: Choice = "newest",
     trust: Trust = False,
 ) -> list[RunEvaluation]:
-    """Play greedy episodes with the newest params of each run.
+    """Play greedy episodes with the params of each run.
 
     Episodes are played in batches, each with its own seed, so the number of workers does not change them. Workers of a
     cluster need no access to the folders.
@@ -385,12 +393,13 @@ def evaluate_runs(
         workers: batches played at a time; None: one, or as many as there are cores if an engine is named.
         engine: serial (in this thread), local (processes) or ray (tasks of a cluster); None: local for several workers.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
+        checkpoint: "newest", "best" (by greedy evaluations during training) or the number of an update.
         trust: True to import an algorithm or environment of your own that a folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
     if engine not in (None, "serial") or (workers or 1) > 1:
         share_accelerators()
-    runs = [load_run(folder, trust) for folder in folders]
+    runs = [load_run(folder, trust, checkpoint) for folder in folders]
     return evaluate_saved(runs, episodes, seed, trust, workers=workers, engine=engine, address=address)
 
 
@@ -410,7 +419,7 @@ def evaluate_saved(
     ]
 
 
-def _steps(given: int | None, resumed: Path | None, usual: int) -> int:
+def _steps(given: int | None, resumed: Path | None, preset: Preset | None) -> int:
     """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
     if given is not None:
         return given
@@ -418,19 +427,7 @@ def _steps(given: int | None, resumed: Path | None, usual: int) -> int:
         saved = directory.read_config(resumed).get("steps")
         if isinstance(saved, int) and not isinstance(saved, bool):
             return saved
-    return usual
-
-
-def _check_numbers(steps: int, positive: dict[str, int], not_negative: dict[str, float]) -> None:
-    """Refuse numbers, given by their flags, that make no sense."""
-    if steps < 1:
-        raise TesseraError(f"--steps {steps}: at least one step is needed")
-    for name, value in positive.items():
-        if value < 1:
-            raise TesseraError(f"{name} {value}: at least one is needed")
-    for name, number in not_negative.items():
-        if number < 0:
-            raise TesseraError(f"{name} {number:g}: it cannot be below zero")
+    return DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
 
 
 def _config(algorithm: Algorithm, env: Environment, plan: Plan, **options: Any) -> dict[str, Any]:

@@ -33,16 +33,11 @@ def load(
 
     Args:
         path: the folder.
-        checkpoint: the update whose checkpoint to take; None: the newest.
+        checkpoint: "newest", "best" (by greedy evaluations during training) or the number of an update; None: newest.
         seed: which of the seeds in a folder of several; None: the folder holds one.
         trust: True to import an algorithm or environment of your own that the folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
-    if isinstance(checkpoint, str):
-        raise TesseraError(
-            f"checkpoint={checkpoint!r}: runs mark no checkpoint in that way: name one by the number of its update, or "
-            "leave it out for the newest"
-        )
     return Agent(load_run(_one_run(Path(path), seed), trust, checkpoint), trust)
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.parts.clock import Clock
+from tessera.algorithms.parts.first_params import FirstParams
 from tessera.algorithms.parts.labelled_parts import Part, Step, same_labels, scaled_to
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.algorithms.parts.target_network import follow_params
@@ -147,6 +148,8 @@ class Algorithm:
     lamb."""
     envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """Environments of the whole run, for settings that differ from one to the next; set by the framework."""
+    first_params: FirstParams | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """What a run starts from instead of the params that `init` makes; set by the framework."""
 
     def bind(self, spec: Spec) -> Self:
         """Return this algorithm for one kind of environment, with the defaults that depend on it filled in."""

@@ -19,12 +19,14 @@ FORMATS = ("table", "json")
 
 @dataclass
 class EvalOptions(TrustOptions):
-    """Play greedy episodes with the newest params of one run or several."""
+    """Play greedy episodes with the params of one run or several."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories, or agents that were saved; a directory with several seeds stands for all of them."""
     episodes: int = 100
     """Episodes of each run."""
+    checkpoint: str = "newest"
+    """newest, best, or the number of the update whose checkpoint to take, of each run."""
     seed: int = 0
     """Seed of the environments."""
     workers: int | None = None
@@ -67,7 +69,9 @@ def evaluate_command(arguments: list[str]) -> None:
     trust = options.trusted()
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
-    evaluations = evaluate_runs(runs, options.episodes, options.seed, trust=trust, **workers)
+    evaluations = evaluate_runs(
+        runs, options.episodes, options.seed, checkpoint=options.checkpoint, trust=trust, **workers
+    )
     if options.format == "json":
         print(json.dumps(as_data(evaluations, scales), indent=2))
     else:

@@ -20,8 +20,8 @@ class ExportOptions(TrustOptions):
     """Run directory, or an agent that was saved."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """File to write: NAME.stablehlo (jax.export) or NAME.onnx (needs the extra onnx)."""
-    checkpoint: int | None = None
-    """Update whose checkpoint to take; default: the newest."""
+    checkpoint: str = "newest"
+    """newest, best, or the number of the update whose checkpoint to take."""
     seed: int | None = None
     """Which of the seeds in a directory of several."""
 

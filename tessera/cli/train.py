@@ -31,13 +31,20 @@ class TrainOptions:
     resume: bool = False
     """Continue from the newest checkpoint in --run-dir."""
     eval_episodes: int = 100
-    """Greedy episodes at the end."""
+    """Greedy episodes of each evaluation: at the end, and during training where one is asked for."""
     checkpoint_every: float = 10.0
     """Seconds between checkpoints, at the least."""
     keep: int = 3
     """Checkpoints to keep."""
     evaluate_every: int = 0
-    """Updates between greedy evaluations, which run alongside training; 0: never."""
+    """Updates between greedy evaluations, whose best params are kept; 0: never. Host environments are evaluated
+    alongside training."""
+    patience: int | None = None
+    """Stop after so many evaluations of --evaluate-every without improvement."""
+    min_improvement: float = 0.0
+    """What the mean return must gain to count as an improvement, for --patience."""
+    init_from: str | None = None
+    """Start from the params of another run: RUN for its newest checkpoint, RUN@best, or RUN@1200 by update."""
     trace: Path | None = None
     """File for a timeline of every replica (JSON, for Perfetto or chrome://tracing)."""
     timeout: float = 60.0

@@ -17,6 +17,7 @@ from tessera.channels.packing import from_leaves, leaves_of, pack, read_block, u
 from tessera.engines.driver.pool import PooledProcess, assign_packed, needs_main, pack_job, start_process
 from tessera.engines.replica.replica import wide_numbers
 from tessera.envs.base import Environment
+from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.graph.plan import Placement
 
 PLACE = Placement(operators=("env", "act"), groups=((0,),))
@@ -26,6 +27,16 @@ SIDE_SEED = 2_000_003
 """Added to a run's seed for the episodes during training, which may decide when to stop; others give the verdict."""
 PROGRESS_SECONDS = 1.0
 """The least time between two messages that say that episodes are being played."""
+
+
+@dataclass(frozen=True)
+class SideEvaluation:
+    """What a process has found."""
+
+    update: int
+    view: View
+    """The params that played, as NumPy arrays."""
+    evaluation: Evaluation
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,6 @@ class EvaluationJob:
 
     def work(self, connection: Connection) -> None:
         """Evaluate params as they arrive, until the driver closes the connection."""
-        from tessera.evaluation.evaluator import Evaluator
         from tessera.program.initial import initial_state
         from tessera.program.training_program import published
         from tessera.support.cache import use_compilation_cache
@@ -57,8 +67,7 @@ class EvaluationJob:
             connection.send_bytes(pack({"kind": "taken"}, {}))
             view = from_leaves(arrays, {"view": like})["view"]
             evaluation = evaluator(view, self.episodes, self.seed, _messages(connection))
-            returns = {"return_mean": evaluation.return_mean, "return_std": evaluation.return_std}
-            connection.send_bytes(pack({"kind": "evaluated", "update": offer["update"], **returns}, {}))
+            connection.send_bytes(pack({"kind": "evaluated"}, vars(evaluation)))
 
 
 def _messages(connection: Connection) -> Callable[[], None]:
@@ -106,7 +115,10 @@ class SideEvaluator:
         self._deaths = 0
         self._error = ""
         """The error that the process reported before it died."""
-        self._newest: dict[str, float] = {}
+        self._offered: tuple[int, View] | None = None
+        """The update and the params that were sent last."""
+        self._arrived: SideEvaluation | None = None
+        """What was found since the last call of `take`."""
 
     @property
     def pid(self) -> int | None:
@@ -129,22 +141,25 @@ class SideEvaluator:
         """Send the params of an update to the idle process."""
         assert self._worker is not None
         self._free()
-        self._block, size = write_block({}, leaves_of({"view": jax.device_get(view)}))
-        message = {"update": update, "block": (os.getpid(), self._block, size)}
+        view = jax.device_get(view)
+        self._offered = update, view
+        self._block, size = write_block({}, leaves_of({"view": view}))
+        message = {"block": (os.getpid(), self._block, size)}
         try:
             self._worker.connection.send_bytes(json.dumps(message).encode())
             self._busy, self._heard = True, time.monotonic()
         except OSError:
             return  # the process died: `ready` starts another
 
-    def newest(self) -> dict[str, float]:
-        """The newest evaluation, for a row of metrics; empty before the first."""
+    def take(self) -> SideEvaluation | None:
+        """The evaluation that has come since the last call."""
         self._watch()
-        return dict(self._newest)
+        arrived, self._arrived = self._arrived, None
+        return arrived
 
     def withdraw(self) -> None:
         """Forget evaluations: the run has gone back, and other updates will have these numbers."""
-        self._withdrawn, self._newest = self._busy, {}
+        self._withdrawn, self._arrived = self._busy, None
 
     def close(self) -> None:
         """End the process."""
@@ -182,21 +197,21 @@ class SideEvaluator:
     def _poll(self) -> None:
         try:
             while self._worker is not None and self._worker.connection.poll(0):
-                meta, _ = unpack(self._worker.connection.recv_bytes())
+                meta, arrays = unpack(self._worker.connection.recv_bytes())
                 self._heard = time.monotonic()
-                self._handle_message(meta)
+                self._handle_message(meta, arrays)
         except (EOFError, OSError):
             return
 
-    def _handle_message(self, meta: dict[str, Any]) -> None:
+    def _handle_message(self, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
         match meta["kind"]:
             case "taken":
                 self._free()
             case "playing":
                 self._played = True
             case "evaluated":
-                if not self._withdrawn:
-                    self._newest = {f"eval/{name}": meta[name] for name in ("return_mean", "return_std", "update")}
+                if not self._withdrawn and self._offered is not None:
+                    self._arrived = SideEvaluation(*self._offered, Evaluation(**arrays))
                 self._busy = self._withdrawn = False
                 self._deaths = 0
             case _:  # an error: the process ends

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tessera.algorithms.contract import FirstParams
 from tessera.graph.plan import Plan
 from tessera.program.training_program import Training
 
@@ -15,7 +16,14 @@ from tessera.program.training_program import Training
 def own_training(training: Training, plan: Plan, fragment: int, number: int) -> Training:
     """The training that a replica runs: of all agents, or of its own."""
     agents = plan.fragments[fragment].agents
-    return replace(training, algorithm=training.algorithm.only(agents[number])) if agents else training
+    if not agents:
+        return training
+    own, first = training.algorithm.only(agents[number]), training.algorithm.first_params
+    if first is not None:
+        like = jax.eval_shape(lambda key: own.start(own.init(key)), jax.random.key(0))
+        parts = zip(first.trees, (like.params, like.statistics), strict=True)
+        own = replace(own, first_params=FirstParams(*(cut_agents(whole, mine, number) for whole, mine in parts)))
+    return replace(training, algorithm=own)
 
 
 def join_agents(values: list[Any], like: Any) -> Any:

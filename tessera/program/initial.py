@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,11 @@ if TYPE_CHECKING:  # whoever only acts plans nothing
     from tessera.graph.plan import Plan
 
 
-def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any) -> State:
-    """Make the state that a run starts from."""
-    state = algorithm.start(algorithm.init(derive(root, "init")))
+def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any, first: tuple[Any, Any] | None = None) -> State:
+    """Make the state that a run starts from; `first` are params and statistics instead of the algorithm's own."""
+    params, statistics = first or (algorithm.init(derive(root, "init")), None)
+    state = algorithm.start(params)
+    state = state if statistics is None else state._replace(statistics=statistics)
     ends = jnp.asarray(horizon, jnp.result_type(float))
     return state._replace(clock=Clock(jnp.int32(0), ends, jnp.int32(0)))
 
@@ -125,10 +128,13 @@ def _maker(
 
 def _starter(algorithm: Algorithm, mesh: Mesh | None) -> Callable[..., State]:
     """A compiled function that makes the state. It takes most of the compile time, and all replicas share it."""
+    first = None if algorithm.first_params is None else algorithm.first_params.trees
+    algorithm = replace(algorithm, first_params=None)
     try:
-        return _compiled_starter(algorithm, mesh)
+        start = _compiled_starter(algorithm, mesh)
     except TypeError:  # a field of the algorithm cannot be hashed
-        return _compiled_starter.__wrapped__(algorithm, mesh)
+        start = _compiled_starter.__wrapped__(algorithm, mesh)
+    return partial(start, first=first)
 
 
 @cache

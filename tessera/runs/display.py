@@ -24,6 +24,8 @@ class Progress:
     steps_per_second: float
     train_return: float
     seconds_left: float
+    eval_return: float = math.nan
+    """Mean return of the newest greedy evaluation."""
 
 
 Status = Sequence[tuple[str, str, int]]
@@ -123,7 +125,7 @@ class Live(Quiet):
     def show(self, progress: Progress, status: Status = (), streams: Streams | None = None) -> None:
         """Move the bar and redraw what is below it; the serial engine, which has no replicas, gets the bar alone."""
         fields = {
-            "ret": number(progress.train_return),
+            "ret": returns(progress),
             "steps": f"{progress.env_steps:,}",
             "speed": f"{progress.steps_per_second:,.0f}",
             "left": clock(progress.seconds_left),
@@ -228,7 +230,7 @@ def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int]
     parts = [
         f"update {p.update}/{p.updates}",
         f"steps {p.env_steps:,}",
-        f"return {number(p.train_return)}",
+        f"return {returns(p)}",
         f"{p.steps_per_second:,.0f} steps/s",
         f"{clock(p.seconds_left)} left",
     ]
@@ -238,6 +240,11 @@ def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int]
         if late or lost:
             parts.append(f"{name} {', '.join(late + lost)}")
     return "  ".join(parts)
+
+
+def returns(p: Progress) -> str:
+    """The training return, and that of the newest greedy evaluation if there was one."""
+    return number(p.train_return) + ("" if math.isnan(p.eval_return) else f" (greedy {number(p.eval_return)})")
 
 
 def number(x: float) -> str:

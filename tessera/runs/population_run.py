@@ -43,6 +43,7 @@ class MemberDisplay(Quiet):
 def combined(members: Sequence[Progress]) -> Progress:
     """How far several runs have come: steps and speed of all together, the interquartile mean of their returns."""
     known = [p.train_return for p in members if not np.isnan(p.train_return)]
+    played = [p.eval_return for p in members if not np.isnan(p.eval_return)]
     return Progress(
         update=sum(p.update for p in members) // len(members),
         updates=max(p.updates for p in members),
@@ -50,6 +51,7 @@ def combined(members: Sequence[Progress]) -> Progress:
         steps_per_second=sum(p.steps_per_second for p in members),
         train_return=float(interquartile_mean(np.asarray(known))) if known else float("nan"),
         seconds_left=max((p.seconds_left for p in members if not np.isnan(p.seconds_left)), default=float("nan")),
+        eval_return=float(interquartile_mean(np.asarray(played))) if played else float("nan"),
     )
 
 

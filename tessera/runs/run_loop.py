@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,13 +30,24 @@ from tessera.graph.smaller_plans import same_steps
 from tessera.program.compile import CHUNK
 from tessera.program.training_program import published
 from tessera.runs import directory
+from tessera.runs.best_checkpoint import BestCheckpoint
+from tessera.runs.callbacks import (
+    CallbackFailed,
+    CheckpointEvent,
+    EndEvent,
+    EvaluationEvent,
+    Event,
+    RunCallbacks,
+    UpdateEvent,
+)
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress, virtual_devices_hint
+from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
-from tessera.runs.run_evaluations import RunEvaluations
+from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
 from tessera.runs.signals import StopSignals
@@ -43,6 +55,7 @@ from tessera.support.files import write_json
 
 MAX_ROWS = 20_000
 """Rows of metrics that are kept in memory."""
+TARGET_REACHED = "target return reached"
 
 
 @dataclass
@@ -60,6 +73,9 @@ class Run:
     options: RunOptions
     evaluator: Evaluator
     evaluations: RunEvaluations = field(init=False)
+    callbacks: RunCallbacks = field(init=False)
+    early_stopping: EarlyStopping = field(init=False)
+    best: BestCheckpoint = field(init=False)
     signals: StopSignals = field(init=False)
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -79,6 +95,9 @@ class Run:
         self.evaluations = RunEvaluations(
             self.evaluator, self.options, self.config["seed"], self.target, self.updates, self.display.note
         )
+        self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
+        self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
+        self.best = BestCheckpoint(None, self.display.note)
 
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
@@ -115,13 +134,15 @@ class Run:
     def work(self, engine: Engine, signals: StopSignals, found: int | None) -> Requests[tuple[State, dict[str, Any]]]:
         """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
         self.signals = signals
+        if self.options.evaluate_every:
+            self.best = BestCheckpoint(self.folder, self.display.note)
         with directory.one_sentence_for_files(self.folder, self._latest):
             yield from self._begin(engine, found)
             return (yield from self._to_the_end(engine))
 
     def close(self) -> None:
         """Close all files, and end what runs beside training."""
-        for resource in (self.evaluations, self.writer, self.checkpoints):
+        for resource in (self.evaluations, self.writer, self.checkpoints, self.best):
             if resource is not None:
                 resource.close()
 
@@ -146,13 +167,21 @@ class Run:
         return ""
 
     def _to_the_end(self, engine: Engine) -> Requests[tuple[State, dict[str, Any]]]:
+        """Train and sum up; a callback that fails ends the run with a checkpoint."""
+        try:
+            return (yield from self._train(engine))
+        except CallbackFailed as failure:
+            saved = yield from self._save_after(engine)
+            raise CallbackFailed(f"{failure}{saved}") from failure.__cause__
+
+    def _train(self, engine: Engine) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
         while True:
-            solved = yield from self._loop(engine)
+            reason = yield from self._loop(engine)
             try:
                 if self.signals:
                     yield from self._stop_on_signal(engine)
-                return (yield from self._finish(engine, solved))
+                return (yield from self._finish(engine, reason))
             except Interrupted:
                 yield from self._go_back(engine)
             except RestartsSpent as spent:
@@ -192,6 +221,7 @@ class Run:
     def _try_begin(self, engine: Engine, found: int | None) -> Requests[None]:
         self.meter = Meter()
         if found is None:
+            self.early_stopping.restore(None)
             played = yield Begin(None)
             if played is not None:
                 self.meter.count(played)
@@ -199,6 +229,7 @@ class Run:
         snapshot, meta = self._load(engine, found)
         yield Begin(snapshot)
         self.meter = Meter.from_json(meta["meter"])
+        self.early_stopping.restore(meta.get("early_stopping"))
         if not self.begun:  # a run that goes back has spent the time since, too
             self.wall_before = meta["wall_seconds"]
 
@@ -221,14 +252,14 @@ class Run:
         if self.checkpoints is None:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
 
-    def _loop(self, engine: Engine) -> Requests[bool]:
-        """Run to the last update, the target or a signal; True if the target was reached."""
+    def _loop(self, engine: Engine) -> Requests[str | None]:
+        """Run to the last update, a signal, or something else that ends the run: its name."""
         begun = time.monotonic()
         self.begun = self.begun or begun
         first_steps, first_done, saved, cost = self.meter.env_steps, begun, begun, 0.0
         count, resumed = 1, self.meter.updates
         opened = self.writer is not None
-        while self.meter.updates < self.updates and not self.signals:
+        while self.meter.updates < self.updates and not self.signals and not self.callbacks.reason:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > self.options.pause(cost)
             try:
@@ -251,12 +282,13 @@ class Run:
                 else:
                     count = int(np.clip(self.options.chunk_seconds / max(seconds / made, 1e-9), 1, CHUNK))
                 speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+                newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, engine))
+                evaluated = yield from self.evaluations.after(*newest)
                 self._report(reports, speed, now, engine)
-                newest = (self.meter.updates, self.meter.mean_return, partial(_view, engine))
-                if (yield from self.evaluations.reached_target(*newest)):
-                    self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
-                    return True
-                yield from self.evaluations.offer(self.meter.updates, made, partial(_view, engine))
+                reason = self._judge(evaluated)
+                self._tell(UpdateEvent)
+                if reason is not None:
+                    return reason
                 if saving:
                     saved, cost = self._try_to_save(engine)
             except Interrupted:
@@ -265,22 +297,51 @@ class Run:
                 self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
                 self._give_up(engine, spent)
-        return False
+        return self._unless_over(self.callbacks.reason)
+
+    def _unless_over(self, reason: str | None) -> str | None:
+        """A reason to stop early; none after the last update."""
+        return reason if self.meter.updates < self.updates else None
 
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
-        every = self.evaluations.target.every
-        end, stand = self.updates - self.meter.updates, every - self.meter.updates % every
-        count = min(count, end, stand)
-        ahead = min(count, (end if self.target is None else stand) - count)
-        return count, 0 if saving else ahead
+        every, evaluation = self.evaluations.target.every, self.evaluations.updates_to_next(self.meter.updates)
+        end = self.updates - self.meter.updates
+        stand = end if evaluation is None else min(end, evaluation)
+        count = min(count, stand, every - self.meter.updates % every)
+        return count, 0 if saving else min(count, stand - count)
+
+    def _judge(self, evaluated: Sequence[Evaluated]) -> str | None:
+        """Keep the best params and tell callbacks of evaluations; why the run should end, or None."""
+        reason = None
+        for each in evaluated:
+            self._note_evaluation(each)
+            if each.periodic:
+                reason = self.early_stopping.judge(each.return_mean) or reason
+            if self.evaluations.reach_target(each):
+                self.seconds_to_target = self.wall_before + time.monotonic() - self.begun
+                return TARGET_REACHED
+        return self._unless_over(reason)
+
+    def _note_evaluation(self, evaluated: Evaluated) -> None:
+        beaten = self.best.is_beaten_by(evaluated)
+        at = (evaluated.update, evaluated.env_steps)
+        path = self.best.replace(evaluated, self._made_by()) if beaten else None
+        self._tell(EvaluationEvent, *at, returns=evaluated.evaluation.returns, best=beaten)
+        if path is not None:
+            self._tell(CheckpointEvent, *at, path=path, best=True)
+
+    def _tell(self, kind: type[Event], update: int | None = None, env_steps: int | None = None, **more: Any) -> None:
+        """Tell callbacks of an event, by default one of the newest update."""
+        at = self.meter.updates if update is None else update, self.meter.env_steps if env_steps is None else env_steps
+        self.callbacks.call(kind, *at, self.rows[-1] if self.rows else {}, **more)
 
     def _go_back(self, engine: Engine) -> Requests[None]:
         """Go on from the last checkpoint, or from the beginning: a replica was lost that cannot be replaced alone."""
         found = self._latest()
         self._rebuild(engine, found)
         yield from self._begin(engine, found)
-        self.evaluations.target.forget()
+        self.evaluations.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
@@ -332,8 +393,9 @@ class Run:
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
-            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan
-        )
+            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan,
+            row.get("eval/return_mean", math.nan),
+        )  # fmt: skip
         self.display.show(progress, engine.status(), self.meter.streams)
 
     def _note_processes(self, engine: Engine) -> None:
@@ -362,6 +424,8 @@ class Run:
                 self.meter.count(engine.late_tally())
                 self._write(snapshot)
                 saved = True
+        assert self.checkpoints is not None
+        self._tell(CheckpointEvent, path=self.checkpoints.folder / str(self.meter.updates), best=False)
         now = time.monotonic()
         return now, now - before
 
@@ -371,14 +435,27 @@ class Run:
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.checkpoints is not None
         meta = {
-            "algorithm": self.algorithm.name,
-            "env": self.plan.env,
+            **self._made_by(),
             "meter": self.meter.to_json(),
+            "early_stopping": self.early_stopping.to_json(),
             "wall_seconds": self.wall_before + time.monotonic() - self.begun,
         }
         if self.writer is not None:
             self.writer.sync()
         self.checkpoints.save(self.meter.updates, snapshot, meta)
+
+    def _made_by(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm.name, "env": self.plan.env}
+
+    def _save_after(self, engine: Engine) -> Requests[str]:
+        """Save a checkpoint after a callback has failed; what to say of it."""
+        self.callbacks = RunCallbacks((), self.config["seed"])
+        if self.checkpoints:
+            with suppress(Interrupted, Abandoned, RunFailed):  # then the last checkpoint is what there is
+                yield from self._finish_pending(engine)
+                self._save(engine)
+        latest = self._latest()
+        return "" if latest is None else f"; update {latest} is saved in {self.folder}, --resume goes on from there"
 
     def _stop_on_signal(self, engine: Engine) -> Requests[NoReturn]:
         """Save a checkpoint, say so, and end as the signal would have."""
@@ -410,16 +487,18 @@ class Run:
             self.meter.updates += len(reports.tally.steps)
             self._report(reports, self.speed, time.monotonic(), engine)
 
-    def _finish(self, engine: Engine, solved: bool) -> Requests[tuple[State, dict[str, Any]]]:
+    def _finish(self, engine: Engine, reason: str | None) -> Requests[tuple[State, dict[str, Any]]]:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
             self._open_folder(self.meter.updates)
         yield from self._finish_pending(engine)
         if self.checkpoints:
             self._save(engine)
-        evaluation = yield from self.evaluations.final(_view(engine))
+        view = _view(engine)
+        evaluation = yield from self.evaluations.final(view)
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(engine.late_tally())
+        self._note_evaluation(Evaluated(self.meter.updates, self.meter.env_steps, evaluation, view))
         summary = make_summary(
             self.plan,
             self.config["seed"],
@@ -430,7 +509,8 @@ class Run:
             startup_seconds=self.startup_seconds,
             steps_per_second=self.speed,
             seconds_to_target=self.seconds_to_target,
-            stopped_early=solved,
+            stop_reason=reason,
+            best=self.best if self.options.evaluate_every else None,
             restarts=engine.restarts,
         )
         if self.folder:
@@ -438,6 +518,7 @@ class Run:
                 old = directory.read_summary(self.folder)
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
+        self._tell(EndEvent, summary=summary, reason=reason)
         return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tessera.errors import TesseraError
+from tessera.runs.callbacks import Callback
+
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
 CHECKED_AT_ONCE = 16
 """Members of a population that are checked within that time; more of them are checked less often."""
 SAVING_SHARE = 0.05
 """The most of its time that a run spends on checkpoints."""
+MOST_SEEDS = 10_000
+"""Seeds of one call: more of them are a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +27,9 @@ class RunOptions:
     keep: int
     eval_episodes: int
     evaluate_every: int = 0
+    patience: int | None = None
+    min_improvement: float = 0.0
+    callbacks: tuple[Callback, ...] = ()
     trace: Path | None = None
     timeout: float = 60.0
     start_timeout: float = 300.0
@@ -31,6 +39,24 @@ class RunOptions:
     trust_network: bool = False
     members: int = 1
     """Runs that advance as one program with this one: while one of them saves, all wait."""
+
+    def check(self, steps: int, seeds: int | None) -> None:
+        """Refuse numbers, by the names of their flags, that make no sense."""
+        ones = {"--steps": steps, "--eval-episodes": self.eval_episodes, "--keep": self.keep, "--seeds": seeds}
+        for name, value in {**ones, "--patience": self.patience}.items():
+            if value is not None and value < 1:
+                raise TesseraError(f"{name} {value}: at least one {'step ' * (name == '--steps')}is needed")
+        for name in ("evaluate_every", "min_improvement", "restarts", "timeout", "start_timeout"):
+            if not getattr(self, name) >= 0:
+                raise TesseraError(f"--{name.replace('_', '-')} {getattr(self, name):g}: it cannot be below zero")
+        if self.patience is not None and not self.evaluate_every:
+            raise TesseraError("--patience counts evaluations: add --evaluate-every")
+        if self.trace is not None and not self.trace.absolute().parent.is_dir():
+            raise TesseraError(f"--trace {self.trace}: there is no folder {self.trace.absolute().parent}")
+        if self.trace is not None and seeds is not None:
+            raise TesseraError("--trace shows one run: leave --seeds out")
+        if seeds is not None and seeds > MOST_SEEDS:
+            raise TesseraError(f"--seeds {seeds}: at most {MOST_SEEDS:,} at a time")
 
     @property
     def chunk_seconds(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tessera.evaluation.evaluator import Evaluation
 from tessera.graph.plan import Plan
+from tessera.runs.best_checkpoint import BestCheckpoint
 from tessera.runs.display import number
 from tessera.runs.metrics import Meter
 
@@ -23,7 +24,8 @@ def make_summary(
     startup_seconds: float,
     steps_per_second: float,
     seconds_to_target: float,
-    stopped_early: bool,
+    stop_reason: str | None,
+    best: BestCheckpoint | None,
     restarts: int,
 ) -> dict[str, Any]:
     """All entries of summary.json; numbers that are not known are null."""
@@ -46,7 +48,10 @@ def make_summary(
         "eval_episodes": len(evaluation.returns),
         "target_return": target,
         "solved": None if target is None else bool(evaluation.return_mean >= target),
-        "stopped_early": stopped_early,
+        "best_return_mean": None if best is None else rounded(best.return_mean),
+        "best_update": None if best is None else best.update,
+        "stopped_early": stop_reason is not None,
+        "stop_reason": stop_reason,
         "seconds_to_target": rounded(seconds_to_target),
         "lag_mean": rounded(meter.lag_mean),
         "lag_max": rounded(meter.lag_max),
@@ -63,6 +68,8 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
         f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
         f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
     ]
+    if summary["stop_reason"]:
+        lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")
     if summary["restarts"]:
         lines.append(f"{summary['restarts']} replicas died and were started again")
     return [*lines, f"results in {folder}"] if folder else lines

@@ -16,8 +16,13 @@ from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
 from tessera.program.training_program import acting, published
 from tessera.runs import directory
+from tessera.runs.best_checkpoint import read_best
 from tessera.runs.checkpoint import Arrays, Checkpoints, unflatten
 from tessera.runs.seed_folders import run_folders
+
+NEWEST, BEST = "newest", "best"
+Choice = int | str
+"""Which checkpoint: newest, best, or the number of its update."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,20 @@ class SavedRun:
     """What else the checkpoint notes."""
 
 
-def load_run(folder: str | Path, trust: Trust = False, checkpoint: int | None = None) -> SavedRun:
+def read_choice(given: Choice | None, what: str) -> Choice:
+    """Which checkpoint is meant: newest, best, or that of an update, also as text; None: the newest."""
+    if given is None or given in (NEWEST, BEST):
+        return NEWEST if given is None else given
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    raise TesseraError(f"{what} {given}: choose newest, best, or the number of an update")
+
+
+def load_run(folder: str | Path, trust: Trust = False, checkpoint: Choice | None = None) -> SavedRun:
     """Read a run's configuration and a checkpoint, by default the newest; `trust` says which names may be imported."""
-    folder = Path(folder)
+    folder, choice = Path(folder), read_choice(checkpoint, "--checkpoint")
     config = directory.read_config(folder)
     if "seeds" in config:
         raise TesseraError(f"{folder} holds several seeds: name one of them, such as {run_folders(folder)[0]}")
@@ -53,7 +69,7 @@ def load_run(folder: str | Path, trust: Trust = False, checkpoint: int | None = 
             f"{folder}: its config.json gives no algorithm and environment ({type(error).__name__}: {first}): it is "
             "damaged, or they have changed since"
         ) from error
-    update, arrays, meta = _read_checkpoint(folder, checkpoint)
+    update, arrays, meta = read_checkpoint(folder, choice)
     if meta.get("algorithm") != algorithm.name:
         raise TesseraError(
             f"checkpoint {update} of {folder} was made by another algorithm ({meta.get('algorithm')}) than config.json "
@@ -67,6 +83,8 @@ def load_run(folder: str | Path, trust: Trust = False, checkpoint: int | None = 
 
 def newest_update(folder: Path) -> int | None:
     """The update of a run's newest checkpoint."""
+    if not (folder / "checkpoints").is_dir():
+        return None
     checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
     try:
         return checkpoints.latest()
@@ -74,18 +92,26 @@ def newest_update(folder: Path) -> int | None:
         checkpoints.close()
 
 
-def _read_checkpoint(folder: Path, wanted: int | None) -> tuple[int, Arrays, dict[str, Any]]:
-    """The update of the wanted checkpoint, or of the newest, its arrays without the replay's, and its metadata."""
+def read_checkpoint(folder: Path, wanted: Choice) -> tuple[int, Arrays, dict[str, Any]]:
+    """The update of the wanted checkpoint, its arrays without the replay's, and its metadata."""
+    if wanted == BEST:
+        best = read_best(folder)
+        if best is None:
+            raise TesseraError(f"{folder} keeps no best checkpoint: train it with --evaluate-every, or take the newest")
+        return best
     updates: list[int] = []
     if (folder / "checkpoints").is_dir():
         checkpoints = Checkpoints(folder / "checkpoints", read_only=True)
         updates = checkpoints.updates()
     if not updates:
         raise TesseraError(f"{folder} has no checkpoint yet: train a little longer, or --resume it")
-    if wanted is not None and wanted not in updates:
-        kept = ", ".join(map(str, updates))
+    update = updates[-1] if wanted == NEWEST else int(wanted)
+    if update not in updates:
+        best = read_best(folder)
+        if best is not None and best[0] == update:
+            return best
+        kept = ", ".join(map(str, updates)) + (f" and, as the best, {best[0]}" if best is not None else "")
         raise TesseraError(f"{folder} has no checkpoint {wanted}: it keeps those of update {kept}")
-    update = updates[-1] if wanted is None else wanted
     arrays, meta = checkpoints.load(update, large=False)
     checkpoints.close()
     return update, arrays, meta

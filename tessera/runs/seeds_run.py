@@ -46,6 +46,8 @@ class SeedRun:
     rows: list[dict[str, Any]]
     failed: str = ""
     """Why there is neither state nor summary."""
+    error: RunFailed | None = None
+    """The same as an exception, if it was raised in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class SeedsRun:
         together = PopulationRun(runs, displays, self.evaluator, self.display, self._open_folder)
         outcomes = zip(seeds, runs, together.go(found), strict=True)
         return {
-            seed: SeedRun(None, None, run.rows, str(outcome))
+            seed: SeedRun(None, None, run.rows, str(outcome), outcome)
             if isinstance(outcome, RunFailed)
             else SeedRun(*outcome, run.rows)
             for seed, run, outcome in outcomes
@@ -142,6 +144,8 @@ class SeedsRun:
     def request(self) -> dict[str, Any]:
         """What another process needs to train one of the seeds, besides policy and plan, as plain data."""
         options = {k: v for k, v in asdict(self.options).items() if k not in ("started", "members", "trace")}
+        start = self.config.get("init_from")
+        options["init_from"] = None if start is None else f"{start['run']}@{start['checkpoint']}"
         options |= {"steps": self.config["steps"], "target_return": self.target}
         resume = self.folder is not None  # a seed whose process was lost goes on where it was
         folder = None if self.folder is None else str(self.folder)
@@ -184,7 +188,8 @@ class SeedsRun:
             self.display.note(line)
         if failed:
             first = min(failed)
-            raise RunFailed(f"{len(failed)} of {len(done)} seeds failed, first seed {first}: {failed[first]}")
+            why = f"{len(failed)} of {len(done)} seeds failed, first seed {first}: {failed[first]}"
+            raise RunFailed(why) from done[first].error
         return rows, summary
 
     @contextmanager
@@ -218,7 +223,8 @@ def progress_in(folder: Path | None, updates: int) -> Progress | None:
         return None
     row = rows[0]
     left = (updates - row["update"]) / max(row["update"], 1) * row["seconds"]
-    mean_return = math.nan if row["train_return_mean"] is None else row["train_return_mean"]
+    means = (row.get("train_return_mean"), row.get("eval/return_mean"))
+    train, played = (math.nan if mean is None else mean for mean in means)
     return Progress(
-        row["update"], updates, row["env_steps"], row["steps_per_second"] if left else 0.0, mean_return, left
+        row["update"], updates, row["env_steps"], row["steps_per_second"] if left else 0.0, train, left, played
     )

@@ -222,8 +222,12 @@ def test_checkpoints_are_named_by_number(tmp_path):
     assert tessera.load(folder, checkpoint=1).update == 1
     with pytest.raises(TesseraError, match="has no checkpoint 3: it keeps those of update 1, 5"):
         tessera.load(folder, checkpoint=3)
-    with pytest.raises(TesseraError, match="checkpoint='best': runs mark no checkpoint in that way"):
+    assert tessera.load(folder, checkpoint="newest").update == 5
+    assert tessera.load(folder, checkpoint="1").update == 1
+    with pytest.raises(TesseraError, match="keeps no best checkpoint: train it with --evaluate-every"):
         tessera.load(folder, checkpoint="best")
+    with pytest.raises(TesseraError, match="--checkpoint latest: choose newest, best, or the number of an update"):
+        tessera.load(folder, checkpoint="latest")
 
 
 def test_one_of_several_seeds_is_named(tmp_path):

@@ -205,6 +205,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         " --seeds 4 --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
     )
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
+    flags += " --patience 3 --min-improvement 0.5 --init-from runs/x@best"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
@@ -235,6 +236,9 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "keep": 2,
         "engine": "serial",
         "evaluate_every": 5,
+        "patience": 3,
+        "min_improvement": 0.5,
+        "init_from": "runs/x@best",
         "trace": Path("t.json"),
         "timeout": 9.5,
         "start_timeout": 99.0,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -20,7 +21,7 @@ from tessera.envs import make
 from tessera.errors import TesseraError
 from tessera.evaluation import side_evaluator
 from tessera.evaluation.evaluator import Evaluator
-from tessera.evaluation.side_evaluator import SideEvaluator
+from tessera.evaluation.side_evaluator import SideEvaluation, SideEvaluator
 from tessera.program.initial import initial_state
 from tessera.program.training_program import published
 
@@ -29,6 +30,10 @@ CARTPOLE = "gymnax:CartPole-v1"
 EVERY = 5
 TIMEOUT = 60.0
 """Seconds after which an evaluator counts as stuck."""
+
+
+class Cart(CartPoleEnv):
+    """A host environment, which another process evaluates."""
 
 
 class Stuck(CartPoleEnv):
@@ -54,6 +59,14 @@ def wait_for(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def waited(take: Callable[[], SideEvaluation | None]) -> SideEvaluation:
+    """The evaluation that comes next."""
+    found: list[SideEvaluation | None] = []
+    wait_for(lambda: found.append(take()) or found[-1])
+    assert found[-1] is not None
+    return found[-1]
 
 
 def runs(pid: int | None) -> bool:
@@ -93,13 +106,11 @@ class Recorded(SideEvaluator):
 class Killed(Recorded):
     """Is killed once it has params; training waits until its successor has evaluated some."""
 
-    def newest(self) -> dict[str, float]:
+    def take(self) -> SideEvaluation | None:
         if len(self.pids) == 1 and self._worker is not None and self._worker.process.is_alive():
             os.kill(self._worker.process.pid, signal.SIGKILL)
             self._worker.process.join()
-        if len(self.pids) == 2:
-            wait_for(super().newest)
-        return super().newest()
+        return waited(super().take) if len(self.pids) == 2 and self._busy else super().take()
 
 
 def run_with(
@@ -120,24 +131,27 @@ def test_an_evaluator_finds_what_the_driver_would_find() -> None:
     view = published(initial_state(algorithm, jax.random.key(1), 1))
     side = SideEvaluator(algorithm, env, 8, 0)
     try:
-        assert side.newest() == {}
+        assert side.take() is None
         assert side.ready()
         side.offer(7, view)
         assert not side.ready()
-        wait_for(side.newest)
+        found = waited(side.take)
+        assert side.take() is None
         assert side.ready()
     finally:
         side.close()
     expected = Evaluator(algorithm, env)(view, 8, 2_000_003)
-    found = {"eval/return_mean": expected.return_mean, "eval/return_std": expected.return_std, "eval/update": 7}
-    assert side.newest() == pytest.approx(found)
+    assert found.update == 7
+    np.testing.assert_allclose(found.evaluation.returns, expected.returns)
+    np.testing.assert_array_equal(found.evaluation.lengths, expected.lengths)
+    jax.tree.map(np.testing.assert_array_equal, found.view, jax.device_get(view))
     side.close()  # once more does no harm
 
 
 def test_rows_get_evaluations_and_a_killed_evaluator_is_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result, side = run_with(Killed, CARTPOLE, monkeypatch)
+    result, side = run_with(Killed, Cart, monkeypatch)
     evaluated = [row for row in result.metrics if "eval/return_mean" in row]
     assert "eval/return_mean" not in result.metrics[0]
     assert evaluated[-1] is result.metrics[-1]

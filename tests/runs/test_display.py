@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,8 @@ def test_a_clock_shows_minutes_and_hours(seconds: float, shown: str) -> None:
 def test_a_line_names_updates_steps_return_speed_and_time_left() -> None:
     assert line(HALF) == "update 5/10  steps 12,345  return 21.0  6,789 steps/s  1:15 left"
     assert line(BEGUN) == "update 1/10  steps 64  return -  0 steps/s  - left"
+    evaluated = replace(HALF, eval_return=34.5)
+    assert line(evaluated) == "update 5/10  steps 12,345  return 21.0 (greedy 34.5)  6,789 steps/s  1:15 left"
     assert number(math.nan) == "-"
 
 

@@ -23,7 +23,7 @@ from tessera.engines.serial import SerialEngine
 from tessera.evaluation import side_evaluator
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
-from tessera.runs.target import TargetCheck
+from tessera.runs.run_evaluations import RunEvaluations
 
 UPDATES, ENVS, UNROLL = 400, 4, 8
 A2C = tessera.A2C(unroll=UNROLL, widths=(8,))
@@ -81,16 +81,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training waits at its tenth update for an answer, or for the evaluator to give up: no speed decides a test."""
-    reached = TargetCheck.reached
+    after = RunEvaluations.after
 
-    def patiently(self: TargetCheck, update: int, *more: Any) -> bool:
-        side, found = self._side, reached(self, update, *more)
-        while side is not None and side._busy and update >= 10 and not found:
+    def patiently(self: RunEvaluations, update: int, *more: Any) -> Any:
+        while (side := self._side) is not None and side._busy and update >= 10:
             time.sleep(0.01)
-            side.newest()
-        return found or reached(self, update, *more)
+            side._watch()
+        return (yield from after(self, update, *more))
 
-    monkeypatch.setattr(TargetCheck, "reached", patiently)
+    monkeypatch.setattr(RunEvaluations, "after", patiently)
 
 
 def test_a_host_environments_target_is_checked_by_another_process_while_training_goes_on(played, waiting) -> None:
@@ -107,7 +106,8 @@ def test_a_device_environments_target_is_checked_in_place_at_fixed_updates(playe
     assert result.summary["stopped_early"] is True
     assert result.summary["updates"] % (UPDATES // 100) == 0
     assert played == [2_000_003, 1_000_003]  # the episodes that decided to stop do not give the verdict
-    assert "eval/return_mean" not in result.metrics[-1]
+    assert result.metrics[-1]["eval/update"] == result.summary["updates"]
+    assert result.summary["stop_reason"] == "target return reached"
 
 
 def test_no_process_starts_while_training_is_far_from_the_target(monkeypatch) -> None:
@@ -168,8 +168,8 @@ def test_what_was_checked_before_a_run_went_back_does_not_stop_it(tmp_path, wait
     def answered_late(self: SideEvaluator) -> None:
         withdraw(self)
         while self._busy:
-            assert self.newest() == {}
-        assert self.newest() == {}
+            assert self.take() is None
+        assert self.take() is None
         events.append("answered")
 
     monkeypatch.setattr(SideEvaluator, "offer", offered)

@@ -158,7 +158,7 @@ def pack_job(job: Any) -> bytes:
     except Exception as error:  # whatever pickling raises
         raise TesseraError(
             f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
-            "of a module, or use --engine serial without --evaluate-every"
+            "of a module, or use --engine serial"
         ) from None
 
 
