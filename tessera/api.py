@@ -47,6 +47,7 @@ from tessera.runs.seed_folders import seed_folder
 from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
+from tessera.support.named_objects import is_foreign
 
 DEFAULT_STEPS = 500_000
 
@@ -297,7 +298,9 @@ def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, 
 
 def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
     """Train one of several seeds in this process: the fields of `SeedRun`, as plain data."""
-    names = (request["config"]["algorithm"]["class"], request["config"]["env"])  # the user's own, of this call
+    given = request["config"]["algorithm"]
+    networks = filter(is_foreign, given.values())
+    names = (given["class"], request["config"]["env"], *networks)  # the user's own, of this call
     algorithm, env = rebuild(request["config"], trust=names)
     run_dir = seed_folder(None if request["folder"] is None else Path(request["folder"]), seed)
     data, named = request["policy"], request["config"].get("preset")

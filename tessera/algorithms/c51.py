@@ -46,7 +46,7 @@ class C51(ValueLearning):
             raise TesseraError(f"--lowest {self.lowest} is not below --highest {self.highest}: no return lies between")
 
     @property
-    def atoms_per_action(self) -> int | None:
+    def outputs_per_action(self) -> int | None:
         """Probabilities of each action."""
         return self.atoms
 

@@ -22,6 +22,7 @@ from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_facto
 from tessera.algorithms.parts.target_network import follow_params
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
+from tessera.networks.own import check_torso, is_own
 from tessera.stores.base import Experience, Sample, Store
 from tessera.stores.queue import Queue
 from tessera.support.fields import SET_BY_FRAMEWORK, check_bounds, option
@@ -161,6 +162,8 @@ class Algorithm:
         widths = getattr(self, "widths", None)
         if widths is not None and (not widths or min(widths) < 1):
             raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
+        if is_own(getattr(self, "torso", None)):
+            check_torso(self.world, getattr(self, "torso", None))
         for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)

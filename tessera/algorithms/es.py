@@ -64,8 +64,9 @@ class ES(Algorithm):
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     weight_decay: float = option(0.005, low=0)
     """How strongly params are drawn to zero."""
-    torso: str = "auto"
-    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    torso: Any = "auto"
+    """Network that reads observations: auto, mlp, nature, small, resnet, or a Flax module of yours, by name
+    py:module.Class?width=64."""
     widths: tuple[int, ...] | None = (32, 32)
     """Widths of the fully connected layers."""
 
@@ -86,7 +87,7 @@ class ES(Algorithm):
         return Schedule(self.unroll or MAX_UNROLL, rounds=members // self.envs, episodic=True)
 
     @property
-    def network(self) -> Chooser:
+    def model(self) -> Chooser:
         """The network, as a Flax module."""
         return Chooser(self.world, self.widths, self.torso)
 
@@ -97,7 +98,7 @@ class ES(Algorithm):
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
-        return self.network.init(key, self.world.zeros(jnp, 1))
+        return self.model.init(key, self.world.zeros(jnp, 1))
 
     def memory(self, env_id: jax.Array) -> MemberMemory:
         """No member yet."""
@@ -113,12 +114,12 @@ class ES(Algorithm):
     def act(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Act with the member's params."""
         del view, key
-        return self.network.apply(memory.params, timestep.observation, timestep.legal), memory, ()
+        return self.model.apply(memory.params, timestep.observation, timestep.legal), memory, ()
 
     def greedy(self, view: View, memory: MemberMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Act with the params without noise."""
         del key
-        return self.network.apply(view.params, timestep.observation, timestep.legal), memory
+        return self.model.apply(view.params, timestep.observation, timestep.legal), memory
 
     def digest(self, view: View, memory: MemberMemory, trajectory: Transition) -> tuple[Experience, MemberMemory]:
         """Reduce the unroll to a seed and a score."""

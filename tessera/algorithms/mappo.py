@@ -67,7 +67,7 @@ class MAPPO(PPO):
         }
 
     @property
-    def network(self) -> Any:
+    def model(self) -> Any:
         """The networks of all agents."""
         shape = (self.widths, self.activation, self.core, self.core_width)
         return TeamActorCritic(self.world, *shape, self.separate, self.central, self.own)

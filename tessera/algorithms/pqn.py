@@ -43,9 +43,9 @@ class PQN(ValuesOfUnrolls):
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
 
     @property
-    def network(self) -> Any:
+    def model(self) -> Any:
         """The network, as a Flax module."""
-        return QNetwork(self.world, self.widths, self.torso, self.dueling, normalised=True)
+        return self.own_or(QNetwork(self.world, self.widths, self.torso, self.dueling, normalised=True))
 
     @property
     def schedule(self) -> Schedule:
@@ -65,7 +65,7 @@ class PQN(ValuesOfUnrolls):
         """Compute the lambda-returns of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
         v_tm1, v_t = (
-            best_value(self.network.apply(view.params, seen), legal)
+            best_value(self.model.apply(view.params, seen), legal)
             for seen, legal in ((rows.observation, rows.legal), (rows.next_observation, rows.next_legal))
         )
         ends = (rows.terminated, rows.truncated)

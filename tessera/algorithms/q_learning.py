@@ -82,7 +82,7 @@ class QLearning(ValuesOfUnrolls):
     def prepare(self, view: View, sample: Sample) -> tuple[TargetBatch, Any]:
         """Compute targets of one group's unroll [T, n], and turn it into rows."""
         rows = sample.rows
-        q_t = self.network.apply(view.target, rows.next_observation)
+        q_t = self.model.apply(view.target, rows.next_observation)
         v_t = best_value(q_t, rows.next_legal)
         if self.kind == "sarsa":  # no action follows a truncation: the best stands in for it
             v_t = jnp.where(rows.truncated, v_t, select(q_t, rows.extras))

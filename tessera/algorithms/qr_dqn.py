@@ -29,7 +29,7 @@ class QRDQN(ValueLearning):
     """Errors beyond this count linearly and no longer squared; 0: all of them."""
 
     @property
-    def atoms_per_action(self) -> int | None:
+    def outputs_per_action(self) -> int | None:
         """Quantiles of each action."""
         return self.quantiles
 

@@ -33,8 +33,11 @@ def hyper_parameters(cls: type, defaults: Mapping[str, Any] | None = None) -> ty
     hints, helps = get_type_hints(cls), field_docs(cls)
 
     def annotated(name: str) -> Any:
-        return Annotated[hints[name], tyro.conf.arg(help=helps.get(name, ""))]
+        # what may be any object in Python is its name here
+        hint = (str | None if defaults_of[name] is None else str) if hints[name] is Any else hints[name]
+        return Annotated[hint, tyro.conf.arg(help=helps.get(name, ""))]
 
+    defaults_of = {f.name: f.default for f in fields}
     options = [(f.name, annotated(f.name), replaced.get(f.name, f)) for f in fields]
     options_class = dataclasses.make_dataclass(cls.__name__, options)
     options_class.__doc__ = f"Hyper-parameters of {cls.name}."  # type: ignore[attr-defined]

@@ -62,9 +62,12 @@ class TrustOptions:
     env: str | None = None
     """The same for one name: the run's environment, as py:module.Class or py:module.function."""
 
+    network: tuple[str, ...] = ()
+    """The same for torsos, cores and networks of yours, as py:module.Class."""
+
     def trusted(self) -> bool | list[str]:
         """What may be imported; if anything may, modules in the current folder are found too."""
-        trust = self.trust or [name for name in (self.algorithm, self.env) if name is not None]
+        trust = self.trust or [name for name in (self.algorithm, self.env, *self.network) if name is not None]
         if trust:
             look_in_current_folder()
         return trust

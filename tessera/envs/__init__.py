@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import dataclasses
 import functools
@@ -27,6 +26,7 @@ from tessera.envs.wrappers import WRAPPERS, words_of, wrap_by_name
 from tessera.envs.wrappers.own import name_of
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.imports import import_target
+from tessera.support.named_objects import parse_options
 
 __all__ = [
     "PRECISIONS",
@@ -64,7 +64,7 @@ def make(name_or_factory: Any, precision: str = "f32", **options: Any) -> Enviro
     target, written = name_or_factory, {}
     if isinstance(target, str) and "?" in target:
         target, _, text = target.partition("?")
-        written = _parse_options(text, name_or_factory)
+        written = parse_options(text, name_or_factory)
     wrappers = {key: value for key, value in (*written.items(), *options.items()) if key in WRAPPERS}
     if twice := sorted(wrappers.keys() & written.keys() & options.keys()):
         raise TesseraError(f"{name_or_factory!r} and an option both set {twice[0]}: leave one of them out")
@@ -196,24 +196,6 @@ def _complete(environment: Any, name: str) -> Environment:
         environment = copy.copy(environment)
         object.__setattr__(environment, "name", name)
     return environment
-
-
-def _parse_options(text: str, name: str) -> dict[str, Any]:
-    """Options after a name: key=value&key; numbers, true and false are read as such, and a bare key means true."""
-    options: dict[str, Any] = {}
-    for pair in text.split("&"):
-        key, equals, value = pair.partition("=")
-        if not key.isidentifier() or (equals and not value):
-            raise TesseraError(f"{name!r}: options are written ?key=value&key=value, and {pair!r} is not")
-        if key in options:
-            raise TesseraError(f"{name!r} sets {key} twice: leave one of them out")
-        if not equals:
-            value = "true"
-        try:
-            options[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
-        except (ValueError, SyntaxError):
-            options[key] = value
-    return options
 
 
 def _with_masks(environment: Environment) -> Environment:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.algorithms.contract import Algorithm
 from tessera.envs.base import Environment
-from tessera.evaluation.trust import Trust, trusted_algorithm, trusted_environment
+from tessera.evaluation.trust import Trust, trusted_algorithm, trusted_environment, trusted_networks
 from tessera.support.fields import options_of
 
 NEEDED = ("algorithm", "env", "envs", "precision")
@@ -17,6 +17,7 @@ NEEDED = ("algorithm", "env", "envs", "precision")
 def rebuild(config: dict[str, Any], trust: Trust = False) -> tuple[Algorithm, Environment]:
     """The algorithm, bound to its environment, and the environment; `trust` says which names may be imported."""
     kind = trusted_algorithm(str(config["algorithm"]["class"]), trust)
+    trusted_networks(config["algorithm"], trust)
     env = trusted_environment(config["env"], config["precision"], trust)
     return replace(_make(kind, config["algorithm"]).bind(env.spec), envs=config.get("envs") or 1), env
 

@@ -11,6 +11,7 @@ from tessera.envs import runs_foreign_code
 from tessera.envs.base import DeviceEnvironment, Environment, HostEnvironment
 from tessera.errors import TesseraError
 from tessera.support.imports import import_again, import_target
+from tessera.support.named_objects import is_foreign
 
 Trust = bool | Collection[str]
 """False: only Tessera's own names. True: also classes that a folder names. Names: these, whatever they are."""
@@ -45,6 +46,13 @@ def trusted_algorithm(path: str, trust: Trust) -> type[Algorithm]:
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
         raise TesseraError(f"the run's algorithm {path} is not an Algorithm: config.json is damaged")
     return cls
+
+
+def trusted_networks(config: dict[str, Any], trust: Trust) -> None:
+    """Refuse networks of the user's own that a run folder names, unless they are trusted."""
+    for field, value in config.items():
+        if is_foreign(value) and not (trust is True or _named_by_user(value, trust)):
+            raise _refusal(field, value, "--network")
 
 
 def _named_by_user(name: str, trust: Trust) -> bool:

@@ -11,6 +11,7 @@ from tessera.networks.deterministic import (
 )
 from tessera.networks.heads import ActorCritic, QNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
+from tessera.networks.own import OwnActorCritic, as_module, check_network, check_torso, is_own
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
 from tessera.networks.team import TeamActorCritic
 from tessera.networks.torsos import TORSOS, torso, torso_name
@@ -28,12 +29,17 @@ __all__ = [
     "ConvTorso",
     "Core",
     "DeterministicActor",
+    "OwnActorCritic",
     "QNetwork",
     "ResidualTorso",
     "SquashedGaussianActor",
     "TeamActorCritic",
     "action_range",
+    "as_module",
+    "check_network",
+    "check_torso",
     "empty_carry",
+    "is_own",
     "output_dtype",
     "torso",
     "torso_name",

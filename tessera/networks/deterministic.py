@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -33,8 +35,8 @@ class DeterministicActor(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     activation: str = "relu"
 
     @nn.compact
@@ -52,8 +54,8 @@ class SquashedGaussianActor(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     activation: str = "relu"
 
     @nn.compact
@@ -78,8 +80,8 @@ class Chooser(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     activation: str = "tanh"
 
     @nn.compact
@@ -103,8 +105,8 @@ class ActionCritic(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     critics: int = 1
     """Number of networks."""
     activation: str = "relu"

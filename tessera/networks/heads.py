@@ -13,6 +13,7 @@ from tessera.errors import TesseraError
 from tessera.maths.distributions import head_size
 from tessera.maths.losses import dueling
 from tessera.networks.mlp import MLP, dense, output_dtype
+from tessera.networks.own import OwnCore, empty_state, is_own, own_core
 from tessera.networks.recurrent import Carry, Core, empty_carry
 from tessera.networks.torsos import torso, torso_name, torso_widths
 
@@ -35,26 +36,24 @@ class ActorCritic(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     shared: bool | None = None
     """Whether policy and value share one torso and core; None: for images only."""
     activation: str | None = None
     """None: tanh for mlp, relu for images."""
-    core: str = "none"
-    """Recurrent core behind a torso: none, lstm or gru."""
+    core: Any = "none"
+    """Recurrent core behind a torso: none, lstm, gru, or a user's own cell."""
     core_width: int | None = None
     """Numbers that a core remembers; None: 64 behind mlp, 256 behind images."""
 
     def setup(self) -> None:
         """Make the layers."""
-        name = torso_name(self.spec, self.torso)
-        self.policy_torso = torso(self.spec, name, self.widths, self.activation)
-        self.value_torso = None if self._shared else torso(self.spec, name, self.widths, self.activation)
-        recurrent = self.core != "none"
-        width, precision = self._core_width, self.spec.precision
-        self.policy_core = Core(self.core, width, precision) if recurrent else None
-        self.value_core = Core(self.core, width, precision) if recurrent and not self._shared else None
+        reads = (self.spec, self.torso, self.widths, self.activation)
+        self.policy_torso = torso(*reads)
+        self.value_torso = None if self._shared else torso(*reads)
+        self.policy_core = self._make_core()
+        self.value_core = None if self._shared else self._make_core()
         actions = self.spec.actions
         size = actions.size if isinstance(actions, Box) else head_size(actions)
         self.policy_head = dense(size, 0.01, self.spec.precision)
@@ -62,6 +61,11 @@ class ActorCritic(nn.Module):
         if isinstance(actions, Box):
             zeros = nn.initializers.zeros_init()
             self.log_std = self.param("log_std", zeros, (size,), output_dtype(self.spec.precision))
+
+    def _make_core(self) -> Any:
+        if is_own(self.core):
+            return OwnCore(own_core(self.core))
+        return None if self.core == "none" else Core(self.core, self._core_width, self.spec.precision)
 
     @property
     def _shared(self) -> bool:
@@ -79,9 +83,13 @@ class ActorCritic(nn.Module):
 
     def empty(self) -> tuple[Carry, ...]:
         """State of the cores when an episode begins, for one environment: one entry for each core."""
-        if self.core == "none":
+        if is_own(self.core):
+            one = empty_state(own_core(self.core))
+        elif self.core == "none":
             return ()
-        return (empty_carry(self.core, self._core_width, self.spec.precision),) * (1 if self._shared else 2)
+        else:
+            one = empty_carry(self.core, self._core_width, self.spec.precision)
+        return (one,) * (1 if self._shared else 2)
 
     def _policy(self, features: jax.Array) -> jax.Array:
         out = self.policy_head(features).astype(output_dtype(self.spec.precision))
@@ -137,8 +145,8 @@ class QNetwork(nn.Module):
     spec: Spec
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; None: the torso's usual ones."""
-    torso: str = "auto"
-    """"auto", or one of `TORSOS`."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
     dueling: bool = False
     """Separate heads for the value and the advantages, each with its own last hidden layer (Wang et al., 2016)."""
     activation: str = "relu"

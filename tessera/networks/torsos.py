@@ -13,6 +13,7 @@ from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
 from tessera.networks.conv import NATURE, RESNET, SMALL, ConvTorso, ResidualTorso
 from tessera.networks.mlp import HIDDEN_GAIN, MLP
+from tessera.networks.own import OwnTorso, is_own
 
 TORSOS = ("mlp", "nature", "small", "resnet")
 
@@ -25,11 +26,13 @@ def channels_first(spec: Spec) -> bool:
     return not spec.is_tree and spec.array.is_pixels and spec.array.shape[0] < min(spec.array.shape[1:])
 
 
-def torso_name(spec: Spec, name: str = "auto") -> str:
+def torso_name(spec: Spec, name: Any = "auto") -> str:
     """Resolve "auto" by the shape of an observation; refuse a network that cannot read such observations.
 
     In a tree the images decide, and the network reads each of them; without images it is "mlp".
     """
+    if is_own(name):  # what depends on the kind of a torso is as for ours
+        return "small" if spec.images else "mlp"
     if name not in ("auto", *TORSOS):
         raise unknown_name("torso", name, ("auto", *TORSOS))
     if not spec.is_tree:
@@ -58,14 +61,14 @@ def _parts(spec: Spec) -> list[Spec]:
     return [replace(spec, observation_shape=x.shape, observation_dtype=x.dtype) for x in spec.parts.values()]
 
 
-def torso_widths(spec: Spec, name: str, widths: tuple[int, ...] | None) -> tuple[int, ...]:
+def torso_widths(spec: Spec, name: Any, widths: tuple[int, ...] | None) -> tuple[int, ...]:
     """Widths of the fully connected layers: those given, or else the torso's usual ones."""
     return tuple(_WIDTHS[torso_name(spec, name)] if widths is None else widths)
 
 
 def torso(
     spec: Spec,
-    name: str = "auto",
+    name: Any = "auto",
     widths: tuple[int, ...] | None = None,
     activation: str | None = None,
     gain: float | None = HIDDEN_GAIN,
@@ -79,13 +82,16 @@ def torso(
     Args:
         spec: the shape of observations, and the precision to compute in.
         name: "mlp" (flattens), "nature" (for images such as 84x84), "small" (for images such as 10x10), "resnet"
-            (IMPALA's deep network) or "auto", by the observations' shape: one of the first three.
+            (IMPALA's deep network) or "auto", by the observations' shape: one of the first three. Or a user's own: it
+            makes the features alone, and the rest is not read.
         widths: widths of the fully connected layers; None: (64, 64) for mlp, (512,) for nature, (128,) for small,
             (256,) for resnet.
         activation: one of `ACTIVATIONS`; None: tanh for mlp, relu for images.
         gain: gain of the fully connected layers; see `MLP`.
         normalised: normalise layers before their activations.
     """
+    if is_own(name):
+        return OwnTorso(name)
     if spec.is_tree:
         widths = torso_widths(spec, name, widths)
         return JoinedTorso(spec, name, widths, activation, gain, normalised)

@@ -13,6 +13,7 @@ from tessera.algorithms.contract import Algorithm
 from tessera.errors import RunFailed, TesseraError
 from tessera.support.fields import options_of
 from tessera.support.files import read_json, refuse_links, write_json
+from tessera.support.named_objects import name_of
 
 MAY_CHANGE = ("steps", "target_return", "seeds", "preset")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
@@ -25,7 +26,7 @@ SAVED_AGENT = "agent"
 def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
     """The name, class and fields of an algorithm as plain data."""
     cls = type(algorithm)
-    fields = {f.name: getattr(algorithm, f.name) for f in options_of(algorithm)}
+    fields = {f.name: name_of(getattr(algorithm, f.name), f"--{f.name}") for f in options_of(algorithm)}
     return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
 
 

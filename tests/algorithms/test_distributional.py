@@ -61,8 +61,8 @@ def test_the_loss_of_quantiles_is_rlaxs(delta):
 def test_dqns_errors_are_rlaxs(double):
     algorithm, params, target = made(DQN, double=double)
     rows = rows_of()
-    now, then = (algorithm.network.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
-    judged = algorithm.network.apply(params, rows.bootstrap) if double else then
+    now, then = (algorithm.model.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
+    judged = algorithm.model.apply(params, rows.bootstrap) if double else then
     wanted = jax.vmap(rlax.double_q_learning)(now, rows.action, rows.reward, rows.discount, then, judged)
     np.testing.assert_allclose(algorithm.row_errors(params, target, rows), -wanted, rtol=1e-5)
     gradients, _ = algorithm.loss_gradient(view_of(params, target), rows, 1.0, jax.random.key(0))
@@ -75,7 +75,7 @@ def test_dqns_errors_are_rlaxs(double):
 def test_c51s_losses_are_rlaxs(double):
     algorithm, params, target = made(C51, double=double, atoms=5, lowest=-2.0, highest=2.0)
     rows = rows_of()
-    now, then = (algorithm.network.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
+    now, then = (algorithm.model.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
     judged = algorithm.action_values(params, rows.bootstrap)
 
     def expected(now, action, reward, discount, then, judged):
@@ -94,8 +94,8 @@ def test_c51s_losses_are_rlaxs(double):
 def test_qr_dqns_losses_are_rlaxs():
     algorithm, params, target = made(QRDQN, quantiles=5, double=True)
     rows = rows_of()
-    now, then = (algorithm.network.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
-    judged = algorithm.network.apply(params, rows.bootstrap)
+    now, then = (algorithm.model.apply(p, x) for p, x in ((params, rows.observation), (target, rows.bootstrap)))
+    judged = algorithm.model.apply(params, rows.bootstrap)
     middles = (jnp.arange(5) + 0.5) / 5
 
     def expected(now, action, reward, discount, then, judged):

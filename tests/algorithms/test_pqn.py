@@ -61,9 +61,7 @@ def test_every_layer_but_the_last_is_normalised(shape):
         kernel = params["params"]["MLP_0"]["SpreadDense_0"]
         larger = jax.tree.map(lambda x: 7 * x, kernel)
         other = {"params": {**params["params"], "MLP_0": {**params["params"]["MLP_0"], "SpreadDense_0": larger}}}
-        np.testing.assert_allclose(
-            algorithm.network.apply(other, seen), algorithm.network.apply(params, seen), atol=1e-4
-        )
+        np.testing.assert_allclose(algorithm.model.apply(other, seen), algorithm.model.apply(params, seen), atol=1e-4)
 
 
 SMALL = PQN(unroll=8, epochs=2, minibatches=2, widths=(8,), learning_rate=0.01)

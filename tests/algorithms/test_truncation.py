@@ -83,7 +83,7 @@ def learned(algorithm: str, env: Any) -> np.ndarray:
     assert result.summary["eval_return_mean"] == LENGTH
     view = published(result.state)
     method = None if algorithm == "dqn" else "value"
-    return np.asarray(result.algorithm.network.apply(view.params, OBSERVATIONS, method=method))
+    return np.asarray(result.algorithm.model.apply(view.params, OBSERVATIONS, method=method))
 
 
 FAST = {("device", "ppo"), ("next_step", "a2c"), ("next_step", "dqn"), ("same_step", "ppo"), ("disabled", "ppo")}

@@ -133,12 +133,12 @@ class ActorCriticAlgorithm(ActorCriticActing):
     def estimates(self, view: View, rows: Transition, start: Any) -> UnrollEstimates:
         """Evaluate the network on an unroll [T, n], from the core's state before it."""
         observation = normalised_observation(view.statistics, rows.observation)
-        head, values, carries = self.network.apply(view.params, observation, start, rows.extras.first)
+        head, values, carries = self.model.apply(view.params, observation, start, rows.extras.first)
 
         def value(at: tuple[jax.Array, Any]) -> jax.Array:
             observation, carry = at
             observation = normalised_observation(view.statistics, observation)
-            return self.network.apply(view.params, observation, carry, method="value")
+            return self.model.apply(view.params, observation, carry, method="value")
 
         after = next_values(value, values, (rows.next_observation, carries), rows.truncated)
         rewards = rows.reward
@@ -172,7 +172,7 @@ class ActorCriticAlgorithm(ActorCriticActing):
         observation, first = normalised_observation(statistics, batch.observation), batch.first
         if self.recurrent:
             observation, first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (observation, first))
-        head, value, _ = self.network.apply(params, observation, batch.start, first, self.burn_in)
+        head, value, _ = self.model.apply(params, observation, batch.start, first, self.burn_in)
         if self.recurrent:
             head, value = jnp.swapaxes(head, 0, 1), jnp.swapaxes(value, 0, 1)
         return for_actions(self.world.actions, head, batch.legal), value

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from tessera.algorithms.contract import Algorithm, Transition, View
 from tessera.envs.base import Timestep
 from tessera.errors import TesseraError, unknown_name
-from tessera.maths.distributions import Distribution, for_actions
+from tessera.maths.distributions import Distribution, for_actions, head_size
 from tessera.maths.returns import running_returns
 from tessera.maths.statistics import Moments, normalise
-from tessera.networks import CORES, ActorCritic
+from tessera.networks import CORES, ActorCritic, OwnActorCritic, check_network, is_own
 from tessera.stores.base import Experience
 from tessera.support.fields import option
 
@@ -65,24 +65,37 @@ class ActorCriticActing(Algorithm):
     normalise_rewards: bool | None = None
     """Scale rewards by the running deviation of discounted returns; default: for continuous actions, and for PPO with a
     core or several agents."""
-    torso: str = "auto"
-    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    torso: Any = "auto"
+    """Network that reads observations: auto, mlp, nature, small, resnet, or a Flax module of yours, by name
+    py:module.Class?width=64."""
     widths: tuple[int, ...] | None = None
     """Widths of the fully connected layers; default 64 64 for mlp, 512 for nature, 128 for small, 256 for resnet."""
     activation: str | None = None
     """Activation: default tanh for mlp, relu for images."""
-    core: str = "none"
-    """Recurrent core between the torso and the heads: none, lstm or gru."""
+    core: Any = "none"
+    """Recurrent core between the torso and the heads: none, lstm, gru, or one of Flax's recurrent cells, by name
+    py:module.Class?features=64."""
     core_width: int | None = option(None, low=1)
     """Numbers that the core remembers; default 64 behind mlp, 256 behind images."""
+    network: Any = None
+    """Instead of torso, core and heads: a whole network of yours, as a Flax module, by name py:module.Class."""
     burn_in: int = option(0, low=0)
     """Steps at the beginning of each unroll that only bring the core's state up to date; nothing is learned there."""
 
     def check(self) -> None:
         """Refuse a burn-in without a core, or one that leaves nothing of the unroll to learn from."""
         super().check()
-        if self.core not in CORES:
+        if not is_own(self.core) and self.core not in CORES:
             raise unknown_name("core", self.core, CORES)
+        if self.network is not None:
+            if self.recurrent or self.world.agents:
+                raise TesseraError(
+                    f"{self.name}: --network is for one agent, and without --core: leave one of them out"
+                )
+            shapes = ((head_size(self.world.actions),), ())
+            check_network(
+                self.world, self.network, shapes, "the head output of a distribution over actions and a value"
+            )
         if self.burn_in and (self.core == "none" or self.burn_in >= self.schedule.unroll):
             raise TesseraError(
                 f"{self.name}: --burn-in {self.burn_in} needs --core lstm or gru, and a longer --unroll than "
@@ -92,7 +105,7 @@ class ActorCriticActing(Algorithm):
     @property
     def recurrent(self) -> bool:
         """Whether the network has a core."""
-        return self.core != "none"
+        return is_own(self.core) or self.core != "none"
 
     @property
     def agents(self) -> int:
@@ -100,19 +113,21 @@ class ActorCriticActing(Algorithm):
         return self.world.agents
 
     @property
-    def network(self) -> Any:
+    def model(self) -> Any:
         """The network, as a Flax module."""
+        if self.network is not None:
+            return OwnActorCritic(self.world, self.network)
         return ActorCritic(self.world, self.widths, self.torso, None, self.activation, self.core, self.core_width)
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
         world = self.world
-        return self.network.init(key, world.zeros(jnp, 1), self.network.empty(), jnp.zeros(1, bool))
+        return self.model.init(key, world.zeros(jnp, 1), self.model.empty(), jnp.zeros(1, bool))
 
     def memory(self, env_id: jax.Array) -> ActorCriticMemory:
         """An empty core, and no rewards so far."""
         del env_id
-        carry, agents = self.network.empty(), self.agents
+        carry, agents = self.model.empty(), self.agents
         discounted = jnp.zeros((agents,) if agents else (), jnp.result_type(float))
         return ActorCriticMemory(discounted if self.normalise_rewards else (), carry, carry)
 
@@ -136,7 +151,7 @@ class ActorCriticActing(Algorithm):
         """The distribution over actions at a timestep, and the memory after it."""
         observation = normalised_observation(view.statistics, timestep.observation)
         first = timestep.first if self.recurrent else None
-        head, carry = self.network.apply(view.params, observation, memory.carry, first, method="policy")
+        head, carry = self.model.apply(view.params, observation, memory.carry, first, method="policy")
         return for_actions(self.world.actions, head, self.legal_actions(timestep)), memory._replace(carry=carry)
 
     def legal_actions(self, timestep: Timestep) -> Any:

@@ -13,7 +13,7 @@ from tessera.algorithms.parts.n_step_windows import ValueMemory
 from tessera.envs.base import Discrete, Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import apex_epsilon, best_action, epsilon_greedy, linear, mixed_epsilon
-from tessera.networks import QNetwork
+from tessera.networks import QNetwork, as_module, check_network
 from tessera.support.fields import option
 
 EXPLORATIONS = ("anneal", "ladder", "mixture")
@@ -25,10 +25,13 @@ class EpsilonGreedyAlgorithm(Algorithm):
 
     default_envs: ClassVar[int] = 16
 
-    torso: str = "auto"
-    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    torso: Any = "auto"
+    """Network that reads observations: auto, mlp, nature, small, resnet, or a Flax module of yours, by name
+    py:module.Class?width=64."""
     widths: tuple[int, ...] | None = (64, 64)
     """Widths of the fully connected layers."""
+    network: Any = None
+    """Instead of torso and heads: a whole network of yours, as a Flax module, by name py:module.Class."""
     dueling: bool = False
     """Network with separate heads for the value and the advantages (Wang et al., 2016)."""
     exploration: str = "anneal"
@@ -50,6 +53,11 @@ class EpsilonGreedyAlgorithm(Algorithm):
         super().check()
         if self.exploration not in EXPLORATIONS:
             raise unknown_name("exploration", self.exploration, EXPLORATIONS)
+        if self.network is not None:
+            if self.dueling or getattr(self, "noisy", False):
+                raise TesseraError(f"{self.name}: --network has heads of its own: leave out --dueling and --noisy")
+            shape = (self.world.alternatives, *((self.outputs_per_action,) if self.outputs_per_action else ()))
+            check_network(self.world, self.network, (shape,), "values of actions")
 
     def bind(self, spec: Spec) -> Self:
         """Refuse actions that are not one discrete choice."""
@@ -60,13 +68,22 @@ class EpsilonGreedyAlgorithm(Algorithm):
         return super().bind(spec)
 
     @property
-    def network(self) -> Any:
+    def model(self) -> Any:
         """The network, as a Flax module."""
-        return QNetwork(self.world, self.widths, self.torso, self.dueling)
+        return self.own_or(QNetwork(self.world, self.widths, self.torso, self.dueling))
+
+    def own_or(self, ours: Any) -> Any:
+        """The user's own network, if there is one, or ours."""
+        return ours if self.network is None else as_module(self.network, "network")
+
+    @property
+    def outputs_per_action(self) -> int | None:
+        """Numbers that the network computes for each action; None: its value."""
+        return None
 
     def init(self, key: jax.Array) -> Any:
         """Make the network's params."""
-        return self.network.init(key, self.world.zeros(jnp))
+        return self.model.init(key, self.world.zeros(jnp))
 
     def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or with probability epsilon a random one."""
@@ -82,7 +99,7 @@ class EpsilonGreedyAlgorithm(Algorithm):
     def action_values(self, params: Any, observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """The value of each action, [..., n]; with a key, noise may be on them."""
         del key
-        return self.network.apply(params, observation)
+        return self.model.apply(params, observation)
 
     def exploration_rate(self, env_id: jax.Array) -> Any:
         """The rate of environment number `env_id`, for its memory; () if all have the same."""

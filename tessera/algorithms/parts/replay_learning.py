@@ -83,8 +83,9 @@ class ReplayAlgorithm(Algorithm):
     """Drop gradients whose loss exceeds its running mean by this many deviations (Gorila); 0: none are dropped."""
     max_gradient_norm: float = option(10.0, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
-    torso: str = "auto"
-    """Network that reads observations: auto, mlp, nature, small or resnet."""
+    torso: Any = "auto"
+    """Network that reads observations: auto, mlp, nature, small, resnet, or a Flax module of yours, by name
+    py:module.Class?width=64."""
     widths: tuple[int, ...] | None = (64, 64)
     """Widths of the fully connected layers."""
 

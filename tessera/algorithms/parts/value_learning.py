@@ -39,16 +39,10 @@ class ValueLearning(EpsilonGreedyAlgorithm, ReplayAlgorithm):
         return {"learning_rate": 1e-3, "n_step": 3}
 
     @property
-    def atoms_per_action(self) -> int | None:
-        """Numbers that the network computes for each action; None: its value."""
-        return None
-
-    @property
-    def network(self) -> Any:
+    def model(self) -> Any:
         """The network, as a Flax module."""
-        return QNetwork(
-            self.world, self.widths, self.torso, self.dueling, atoms=self.atoms_per_action, noisy=self.noisy
-        )
+        atoms = self.outputs_per_action
+        return self.own_or(QNetwork(self.world, self.widths, self.torso, self.dueling, atoms=atoms, noisy=self.noisy))
 
     @property
     def noisy_loss(self) -> bool:
@@ -66,10 +60,10 @@ class ValueLearning(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     def outputs(self, params: Any, observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """What the network computes; with a key, or one for each row, noise is on its weights."""
         if key is None or not self.noisy:
-            return self.network.apply(params, observation)
+            return self.model.apply(params, observation)
 
         def noisily(observation: jax.Array, key: jax.Array) -> jax.Array:
-            return self.network.apply(params, observation, rngs={"noise": key})
+            return self.model.apply(params, observation, rngs={"noise": key})
 
         return jax.vmap(noisily)(observation, key) if key.ndim else noisily(observation, key)
 

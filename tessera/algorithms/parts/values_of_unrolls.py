@@ -50,7 +50,7 @@ class ValuesOfUnrolls(EpsilonGreedyAlgorithm):
         weight = 1.0 if batch.valid is None else batch.valid / jnp.maximum(summary.mean(), 1e-8)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-            value = select(self.network.apply(params, batch.observation), batch.action)
+            value = select(self.model.apply(params, batch.observation), batch.action)
             error = value - batch.target
             total = jnp.mean(weight * 0.5 * jnp.square(error))
             return total, {"loss": total, "q_mean": value.mean(), "td_error": jnp.mean(weight * jnp.abs(error))}
