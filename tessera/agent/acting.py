@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, View
-from tessera.envs.base import Array, Environment, Spec, Timestep, map_arrays
+from tessera.envs.base import Array, Environment, HostEnvironment, Spec, Timestep, map_arrays
 from tessera.errors import TesseraError
 from tessera.program.keys import derive, root_key
 from tessera.program.numpy_lowering.equations import Unsupported
@@ -41,6 +41,9 @@ class Actor:
         self.algorithm, self.env = algorithm, env
         self.view = jax.tree.map(np.asarray, acting(view))
         self._parts = list(algorithm.world.parts.items())
+        # wrappers of ours change what is observed, so that only an observation in the form of the spec is known
+        own = isinstance(env, HostEnvironment) and not hasattr(env, "wrapper_words")
+        self._translate: Any = env.translate if own else None
         self._forms: dict[tuple[int, bool], BatchForm] = {}
         self._begun: dict[int, Any] = {}
         """Batch size -> the memory of a batch in which all episodes begin."""
@@ -94,6 +97,8 @@ class Actor:
     def _as_batch(self, observation: Any) -> tuple[Leaves, bool]:
         """The arrays of observations with a leading axis, and whether there was none."""
         world = self.algorithm.world
+        if self._translate is not None and (translated := self._translate(observation)) is not None:
+            observation = translated
         if not world.is_tree:
             array, alone = _with_batch_axis("observation", observation, world.array)
             return [array], alone

@@ -331,6 +331,11 @@ class HostEnvironment:
     instead: ClassVar[Mapping[str, str]] = {}
     """Wrapper that needs `one_by_one` -> the environment's own option that does the same."""
 
+    def translate(self, observation: Any) -> Any:
+        """One observation as the environment's own interface gives it, in the form of the spec; None if it is so."""
+        del observation
+        return None
+
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group].
 

@@ -149,6 +149,10 @@ class GymnasiumEnvironment(HostEnvironment):
         self.masks = mode is AutoresetMode.NEXT_STEP
         self._factory, self._mode, self._vectorised = factory, mode, vectorised
 
+    def translate(self, observation: Any) -> Any:
+        """A number of a Discrete space, or a dict or tuple, as arrays."""
+        return self._spaces.translate(observation)
+
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group]."""
         if self._vectorised is not None:
@@ -400,7 +404,9 @@ class Spaces:
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Lower and upper bounds of encoded observations."""
+        """Lower and upper bounds of encoded observations; None for a tree."""
+        if self.spec.is_tree:
+            return None
         space, shape = self._observations, self.spec.observation_shape
         flat = space if isinstance(space, spaces.Box) else spaces.flatten_space(space)
         if not isinstance(flat, spaces.Box) or flat.low.size != math.prod(shape):
@@ -416,6 +422,13 @@ class Spaces:
     def encode(self, batch: Any) -> Any:
         """Translate a batch of observations to fresh, C-contiguous arrays [n, ...], in the tree of the spec."""
         return _encoded(self._observations, self.spec.observation, batch)
+
+    def translate(self, observation: Any) -> Any:
+        """One observation of the space as arrays; None if it is no such, or an array that needs no translation."""
+        space = self._observations
+        if isinstance(space, spaces.Box) or not space.contains(observation):
+            return None
+        return map_arrays(lambda x: x[0], self.encode(self.stack([observation])))
 
     def mask(self, given: Any) -> np.ndarray:
         """Which actions are allowed, bool [k], from what an environment says; several choices are joined."""

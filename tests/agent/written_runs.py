@@ -29,6 +29,10 @@ class Still(DeviceEnvironment):
     def reset(self, key: Any) -> tuple[Any, Any]:
         return jnp.int32(0), jnp.zeros(self.spec.observation_shape, self.spec.observation_dtype)
 
+    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any, Any, Any]:
+        reward = jnp.zeros((self.spec.agents,) if self.spec.agents else ())
+        return *self.reset(key), reward, jnp.zeros((), bool), jnp.zeros((), bool)
+
 
 class Team(Still):
     """The same for three agents."""

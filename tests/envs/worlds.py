@@ -96,9 +96,9 @@ class Signs(Forbidding):
 
     def _state(self, key: Any, step: Any) -> tuple[Any, Any]:
         lit, by = jax.random.randint(key, (2,), 0, 3)
-        picture = jnp.zeros((5, 5, 2)).at[:, lit, 0].set(1.0)
+        picture = jnp.zeros((5, 5, 2), jnp.float32).at[:, lit, 0].set(1.0)
         state = {"right": (lit + by) % 3, "step": step}
-        return state, {"picture": picture, "shift": {"by": jax.nn.one_hot(by, 3)}}
+        return state, {"picture": picture, "shift": {"by": jax.nn.one_hot(by, 3, dtype=jnp.float32)}}
 
     def step(self, state: Any, action: Any, key: Any) -> tuple[Any, ...]:
         after, observation = self._state(key, state["step"] + 1)
