@@ -34,7 +34,7 @@ TERMINATING = ("SMAX", "HeuristicEnemySMAX", "LearnedPolicyEnemySMAX", "switch_r
 
 REFUSED = {
     "storm": "it gives arrays where others give one entry for each agent",
-    "hanabi": "its players must choose among the moves that are legal, and actions here have no mask",
+    "hanabi": "its players take turns, and agents here act at the same time",
     "JaxRobotarium": "it needs jaxrobotarium, which JaxMARL does not install",
 }
 """Prefix of a name -> why it is refused; the rest are deprecated Brax environments."""
