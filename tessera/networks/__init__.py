@@ -9,7 +9,7 @@ from tessera.networks.deterministic import (
     action_range,
     unscaled_action,
 )
-from tessera.networks.heads import ActorCritic, QNetwork
+from tessera.networks.heads import ActorCritic, QNetwork, RecurrentQNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
 from tessera.networks.team import TeamActorCritic
@@ -29,6 +29,7 @@ __all__ = [
     "Core",
     "DeterministicActor",
     "QNetwork",
+    "RecurrentQNetwork",
     "ResidualTorso",
     "SquashedGaussianActor",
     "TeamActorCritic",

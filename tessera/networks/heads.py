@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -62,7 +63,7 @@ class ActorCritic(nn.Module):
 
     @property
     def _core_width(self) -> int:
-        return self.core_width or (64 if torso_name(self.spec, self.torso) == "mlp" else 256)
+        return self.core_width or usual_core_width(self.spec, self.torso)
 
     @property
     def _towers(self) -> list[tuple[Any, Any]]:
@@ -120,6 +121,11 @@ class ActorCritic(nn.Module):
         return self._value(features)
 
 
+def usual_core_width(spec: Spec, torso: str) -> int:
+    """Numbers that a core remembers where the user gives no number."""
+    return 64 if torso_name(spec, torso) == "mlp" else 256
+
+
 def _input(observation: Any, tower: int) -> jax.Array:
     return observation[tower] if isinstance(observation, tuple) else observation
 
@@ -165,3 +171,55 @@ class QNetwork(nn.Module):
         else:
             values = head(spec.actions.n, "q")
         return values[..., 0] if self.atoms is None else values
+
+
+class RecurrentQNetwork(nn.Module):
+    """Action values that depend on what was observed before: a torso, a core, and the heads of a `QNetwork` behind it.
+
+    With `dueling` each head has a hidden layer of the core's width.
+    """
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Widths of the fully connected layers before the core; None: the torso's usual ones."""
+    torso: str = "auto"
+    """"auto", or one of `TORSOS`."""
+    dueling: bool = False
+    """Separate heads for the value and the advantages (Wang et al., 2016)."""
+    core: str = "lstm"
+    """Recurrent core: lstm or gru."""
+    core_width: int | None = None
+    """Numbers that the core remembers; None: 64 behind mlp, 256 behind images."""
+    activation: str = "relu"
+
+    def setup(self) -> None:
+        """Make the layers; what the core remembers is what the heads observe."""
+        width, precision = self._core_width, self.spec.precision
+        self.reader = torso(self.spec, self.torso, self.widths, self.activation, None)
+        self.memory = Core(self.core, width, precision)
+        remembered = replace(self.spec, observation_shape=(width,), observation_dtype=str(output_dtype(precision)))
+        hidden = (width,) if self.dueling else ()
+        self.heads = QNetwork(remembered, hidden, "mlp", self.dueling, self.activation)
+
+    @property
+    def _core_width(self) -> int:
+        return self.core_width or usual_core_width(self.spec, self.torso)
+
+    def empty(self) -> Carry:
+        """State of the core when an episode begins, for one environment."""
+        return empty_carry(self.core, self._core_width, self.spec.precision)
+
+    def __call__(
+        self, observation: jax.Array, carry: Carry, first: jax.Array, burn_in: int = 0
+    ) -> tuple[jax.Array, Carry]:
+        """Compute a sequence's action values, [T, ..., n], and the carry after each step, [T, ...].
+
+        Observations are [T, ...], `carry` is that before the first, and `first` [T, ...] is true where an episode begins.
+        """
+        hidden, carries = self.memory.unroll(self.reader(observation), carry, first, burn_in)
+        return self.heads(hidden), carries
+
+    def step(self, observation: jax.Array, carry: Carry, first: jax.Array) -> tuple[jax.Array, Carry]:
+        """Compute the action values of one step, [..., n], and the carry after it."""
+        hidden, carry = self.memory(self.reader(observation), carry, first)
+        return self.heads(hidden), carry

@@ -34,20 +34,23 @@ class ValueMemory(NamedTuple):
     """The environment's own exploration rate, where rates differ."""
 
 
-def invalid_steps(world: Spec, actions: jax.Array) -> Transition:
+def invalid_steps(world: Spec, actions: jax.Array, extras: Any = ()) -> Transition:
     """Steps that were never played, one for each of `actions`; all are marked invalid."""
     n = actions.shape[0]
     observation = jnp.zeros((n, *world.observation_shape), world.observation_dtype)
     flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
-    return Transition(observation, actions, (), reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
+    return Transition(observation, actions, extras, reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
 
 
 def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
-    """Append an unroll to the k steps before it: all steps, and the last k of them for the next unroll."""
+    """Append an unroll to the k steps before it: all steps, and the last k of them for the next unroll.
+
+    Extras are kept if the steps before have any.
+    """
     valid = jnp.ones(trajectory.reward.shape, bool) if trajectory.valid is None else trajectory.valid
-    steps = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=()))
-    k = before.reward.shape[0]
-    return steps, jax.tree.map(lambda x: x[-k:], steps)
+    extras = trajectory.extras if before.extras else ()
+    steps = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=extras))
+    return steps, jax.tree.map(lambda x: x[trajectory.reward.shape[0] :], steps)
 
 
 def n_step_rows(trajectory: Transition, gamma: float, n: int) -> Row:
