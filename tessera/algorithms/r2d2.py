@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from tessera.algorithms.contract import Transition, View
 from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
-from tessera.algorithms.parts.n_step_windows import append_unroll, invalid_steps
+from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps
 from tessera.algorithms.parts.replay_learning import ReplayAlgorithm
-from tessera.algorithms.parts.sequences import Sequence, SequenceExtras, SequenceMemory, sequence_of, time_major
+from tessera.algorithms.parts.sequences import Sequence, SequenceExtras, sequence_of, time_major
 from tessera.envs.base import Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.bootstrap import next_values
@@ -43,16 +43,20 @@ class R2D2(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     name: ClassVar[str] = "r2d2"
     summary: ClassVar[str] = "recurrent Q-learning: replay of sequences with stored states, burn-in, prioritised"
 
-    unroll: int = 8
+    unroll: int = 12
     """Steps that each environment plays between updates, and between the beginnings of two sequences."""
-    sequence: int = option(16, low=2)
+    sequence: int = option(24, low=2)
     """Steps of a sequence, with its burn-in; at least --unroll, and what is longer overlaps with the one before."""
-    burn_in: int = option(4, low=0)
+    burn_in: int = option(8, low=0)
     """Steps at the beginning of each sequence that only bring the core's state up to date; nothing is learned there."""
+    draws: int = 6
+    """Batches drawn, and gradients applied, per update."""
     batch: int = 32
     """Sequences per draw, over all environments."""
     capacity: int = 10_000
     """Sequences that the replay holds, over all environments."""
+    target_period: int = 100
+    """Gradients between copies of the params to the target network."""
     core: str = "lstm"
     """Recurrent core between the torso and the heads: lstm or gru."""
     core_width: int | None = option(None, low=1)
@@ -100,35 +104,33 @@ class R2D2(EpsilonGreedyAlgorithm, ReplayAlgorithm):
         observation = jnp.zeros((1, *self.world.observation_shape), self.world.observation_dtype)
         return self.network.init(key, observation, self.network.empty(), jnp.zeros(1, bool))
 
-    def memory(self, env_id: jax.Array) -> SequenceMemory:
+    def memory(self, env_id: jax.Array) -> ValueMemory:
         """An empty core, no steps yet, and the environment's own exploration rate."""
         carry, overlap = self.network.empty(), self.sequence - self.unroll
         before = jax.tree.map(lambda x: jnp.broadcast_to(x, (overlap, *x.shape)), carry)
         extras = SequenceExtras(jnp.zeros(overlap, bool), before)
         window = invalid_steps(self.world, self.zero_actions(overlap), extras)
-        return SequenceMemory(window, carry, self.exploration_rate(env_id))
+        return ValueMemory(window, self.exploration_rate(env_id), carry)
 
-    def act(self, view: View, memory: SequenceMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
+    def act(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Take the best action, or with probability epsilon a random one."""
         values, after = self.remembered_values(view, memory, timestep)
         action = epsilon_greedy(key, values, self.epsilon(view, memory.exploration))
         return action, after, SequenceExtras(timestep.first, memory.carry)
 
-    def greedy(self, view: View, memory: SequenceMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+    def greedy(self, view: View, memory: ValueMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
         """Take the best action."""
         del key
         values, after = self.remembered_values(view, memory, timestep)
         return values.argmax().astype(jnp.int32), after
 
-    def remembered_values(
-        self, view: View, memory: SequenceMemory, timestep: Timestep
-    ) -> tuple[jax.Array, SequenceMemory]:
+    def remembered_values(self, view: View, memory: ValueMemory, timestep: Timestep) -> tuple[jax.Array, ValueMemory]:
         """The value of each action at a timestep, [n], and the memory after it."""
         given = (view.params, timestep.observation, memory.carry, timestep.first)
         values, carry = self.network.apply(*given, method="step")
         return values, memory._replace(carry=carry)
 
-    def digest(self, view: View, memory: SequenceMemory, trajectory: Transition) -> tuple[Experience, Any]:
+    def digest(self, view: View, memory: ValueMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Make one sequence of the last steps before the unroll and the unroll."""
         steps, last = append_unroll(memory.window, trajectory)
         row = jax.tree.map(lambda x: x[None], sequence_of(steps))
@@ -150,9 +152,9 @@ class R2D2(EpsilonGreedyAlgorithm, ReplayAlgorithm):
 
         Windows end with an episode or the sequence, and bootstrap from the observation that their last step led to.
         """
-        unrolled = self.network.apply(target, rows.observation, rows.start, rows.first)
+        q_tm1, carries = self.network.apply(target, rows.observation, rows.start, rows.first)
         best = self.next_action_values(*online, rows).argmax(axis=-1)
-        v_t = select(self.next_action_values(target, *unrolled, rows), best)
+        v_t = select(self.next_action_values(target, q_tm1, carries, rows), best)
         v_t = signed_parabolic(v_t) if self.rescale else v_t
         window = n_step_within(rows.reward, rows.terminated, rows.truncated, self.gamma, self.window)
         total = window.reward + window.discount * jnp.take_along_axis(v_t, window.last, axis=0)

@@ -225,6 +225,8 @@ def n_step_within(rewards: jax.Array, terminated: jax.Array, truncated: jax.Arra
     Returns:
         The windows that start at transitions 0 to T - 1; the last n - 1 are shorter.
     """
-    steps = (rewards, terminated, truncated.at[-1].set(True))
-    padded = (jnp.concatenate([x, jnp.zeros((n - 1, *x.shape[1:]), x.dtype)]) for x in steps)
-    return n_step(*padded, gamma, n)
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, jnp.zeros((n - 1, *x.shape[1:]), x.dtype)])
+
+    return n_step(padded(rewards), padded(terminated), padded(truncated.at[-1].set(True)), gamma, n)

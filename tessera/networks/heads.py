@@ -214,7 +214,7 @@ class RecurrentQNetwork(nn.Module):
     ) -> tuple[jax.Array, Carry]:
         """Compute a sequence's action values, [T, ..., n], and the carry after each step, [T, ...].
 
-        Observations are [T, ...], `carry` is that before the first, and `first` [T, ...] is true where an episode begins.
+        Observations are [T, ...], `carry` is that before the first, and `first` [T, ...] is true where episodes begin.
         """
         hidden, carries = self.memory.unroll(self.reader(observation), carry, first, burn_in)
         return self.heads(hidden), carries

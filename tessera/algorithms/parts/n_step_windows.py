@@ -29,9 +29,11 @@ class ValueMemory(NamedTuple):
     """What acting carries from step to step; () for what is not needed."""
 
     window: Any = ()
-    """The last n - 1 transitions, whose windows are not full yet."""
+    """The last steps, whose windows are not full yet or with which the next sequence begins."""
     exploration: Any = ()
     """The environment's own exploration rate, where rates differ."""
+    carry: Any = ()
+    """State of the network's core, if it has one."""
 
 
 def invalid_steps(world: Spec, actions: jax.Array, extras: Any = ()) -> Transition:

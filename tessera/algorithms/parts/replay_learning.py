@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Step, Transition, View
-from tessera.algorithms.parts.n_step_windows import Row, ValueMemory, append_unroll, invalid_steps, n_step_rows
+from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps, n_step_rows
 from tessera.algorithms.parts.target_network import update_target
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name

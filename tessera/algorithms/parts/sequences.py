@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from tessera.algorithms.contract import Transition
 from tessera.networks import Carry
-
-
-class SequenceMemory(NamedTuple):
-    """What acting carries from step to step; () for what is not needed."""
-
-    window: Transition
-    """The last steps, with which the next sequence begins."""
-    carry: Carry
-    """State of the network's core."""
-    exploration: Any = ()
-    """The environment's own exploration rate, where rates differ."""
 
 
 class SequenceExtras(NamedTuple):
