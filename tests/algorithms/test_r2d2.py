@@ -44,15 +44,15 @@ def sequences(algorithm: R2D2, **ends: jax.Array) -> Sequence:
     return Sequence(seen[:, :-1], action, reward, terminated, truncated, final, first, ~never, start)
 
 
-def step_by_step(algorithm: R2D2, params: Any, rows: Sequence, row: int) -> tuple[list[Any], list[Any]]:
-    """Action values of one row's observations, and of those that its steps led to: one step of the network each."""
+def step_by_step(algorithm: R2D2, params: Any, rows: Sequence) -> tuple[jax.Array, jax.Array]:
+    """Action values of observations, and of those that steps led to, [B, T, n]: one step of the network at a time."""
     step = jax.jit(lambda *given: algorithm.network.apply(params, *given, method="step"))
-    carry, now, then = jax.tree.map(lambda x: x[row], rows.start), [], []
+    carry, now, then = rows.start, [], []
     for t in range(STEPS):
-        values, carry = step(rows.observation[row, t], carry, rows.first[row, t])
+        values, carry = step(rows.observation[:, t], carry, rows.first[:, t])
         now.append(values)
-        then.append(step(rows.next_observation[row, t], carry, jnp.zeros((), bool))[0])
-    return now, then
+        then.append(step(rows.next_observation[:, t], carry, jnp.zeros(ROWS, bool))[0])
+    return jnp.stack(now, 1), jnp.stack(then, 1)
 
 
 def errors(algorithm: R2D2, params: Any, target: Any, rows: Sequence) -> np.ndarray:
@@ -72,29 +72,28 @@ def test_errors_are_rlaxs(n, rescale, core):
     algorithm, params, target = made(n_step=n, rescale=rescale, core=core)
     rows = sequences(algorithm, terminated=ends_at((0, 2), (1, 6)))
     pair = rlax.SIGNED_HYPERBOLIC_PAIR if rescale else rlax.IDENTITY_PAIR
+    (now, judged), (_, then) = (step_by_step(algorithm, p, rows) for p in (params, target))
+    discount = 0.99 * (1.0 - rows.terminated)
+
+    def expected(now, action, then, best, reward, discount):
+        return rlax.transformed_n_step_q_learning(now, action, then, best, reward, discount, n, tx_pair=pair)
+
+    wanted = jax.vmap(expected)(now, rows.action, then, judged.argmax(-1), rows.reward, discount)
     found = errors(algorithm, params, target, rows)
-    for row in range(ROWS):
-        now, judged = (jnp.stack(x) for x in step_by_step(algorithm, params, rows, row))
-        then = jnp.stack(step_by_step(algorithm, target, rows, row)[1])
-        discount = 0.99 * (1.0 - rows.terminated[row])
-        wanted = rlax.transformed_n_step_q_learning(
-            now, rows.action[row], then, judged.argmax(-1), rows.reward[row], discount, n, tx_pair=pair
-        )
-        np.testing.assert_allclose(found[row], -wanted, rtol=1e-3, atol=1e-4)  # rlax's inverse loses digits in float32
+    np.testing.assert_allclose(found, -wanted, rtol=1e-3, atol=1e-4)  # rlax's inverse loses digits in float32
 
 
 def test_a_truncated_window_bootstraps_from_the_final_observation():
     algorithm, params, target = made(n_step=3, rescale=False)
     rows = sequences(algorithm, truncated=ends_at((0, 2), (2, 4)))
+    (now, judged), (_, then) = (map(np.asarray, step_by_step(algorithm, p, rows)) for p in (params, target))
+    reward, action, found = *map(np.asarray, (rows.reward, rows.action)), errors(algorithm, params, target, rows)
     for row, end in ((0, 2), (2, 4)):
-        now, judged = step_by_step(algorithm, params, rows, row)
-        then = step_by_step(algorithm, target, rows, row)[1]
-        found = errors(algorithm, params, target, rows)[row]
         for k in range(3):  # steps before the end see the rewards up to it
             t = end - k
-            rewards = sum(0.99**i * float(rows.reward[row, t + i]) for i in range(k + 1))
-            wanted = rewards + 0.99 ** (k + 1) * float(then[end][int(judged[end].argmax())])
-            assert found[t] == pytest.approx(float(now[t][int(rows.action[row, t])]) - wanted, rel=1e-3, abs=1e-4)
+            rewards = sum(0.99**i * reward[row, t + i] for i in range(k + 1))
+            wanted = rewards + 0.99 ** (k + 1) * then[row, end, judged[row, end].argmax()]
+            assert found[row, t] == pytest.approx(now[row, t, action[row, t]] - wanted, rel=1e-3, abs=1e-4)
 
 
 def test_nothing_flows_back_into_the_burn_in_and_both_networks_warm_up():
