@@ -13,8 +13,9 @@ from parity.matrix import MOVED, REPLAY_POLICIES, assert_same_state, engine_for,
 
 from tessera import R2D2, Discrete, Spec, TesseraError, Timestep, Transition, View, policies
 from tessera.algorithms.contract import Clock
-from tessera.algorithms.parts.sequences import Sequence, time_major
+from tessera.algorithms.parts.sequences import Sequence, SequenceStatistics, time_major
 from tessera.runs.checkpoint import flatten, unflatten
+from tessera.stores.base import Sample
 
 SPEC = Spec((3,), "float32", Discrete(2))
 STEPS, ROWS = 8, 3
@@ -64,7 +65,7 @@ def ends_at(*places: tuple[int, int]) -> jax.Array:
 
 
 def view_of(params: Any, target: Any) -> View:
-    return View(params, target, (), Clock(jnp.int32(1), jnp.int32(100)))
+    return View(params, target, SequenceStatistics(), Clock(jnp.int32(1), jnp.int32(100)))
 
 
 @pytest.mark.parametrize(("n", "rescale", "core"), [(1, False, "lstm"), (3, True, "lstm"), (3, True, "gru")])
@@ -151,6 +152,23 @@ def test_steps_that_were_not_played_count_for_nothing():
     np.testing.assert_allclose(given[0][1][1], given[1][1][1], **CLOSE)
 
 
+def test_observations_are_normalised_by_the_steps_drawn_that_were_played():
+    algorithm, params, target = made(burn_in=2)
+    state = algorithm.start(params)._replace(clock=Clock(jnp.int32(0), jnp.int32(10)))
+    rows = sequences(algorithm)
+    rows = rows._replace(valid=rows.valid.at[0, :5].set(False))
+    view = View(params, target, state.statistics, state.clock)
+    batch, summary = algorithm.prepare(view, Sample(rows))
+    np.testing.assert_array_equal(batch[0].observation, rows.observation)  # nothing is known yet
+    known = algorithm.absorb(state, jax.tree.map(lambda x: x[None], summary)).statistics
+    seen = np.asarray(rows.observation)[np.asarray(rows.valid)]
+    np.testing.assert_allclose(known.observation.mean, seen.mean(0), rtol=1e-5)
+    (after, _), _ = algorithm.prepare(view._replace(statistics=known), Sample(rows))
+    for name in ("observation", "next_observation"):
+        wanted = (getattr(rows, name) - seen.mean(0)) / seen.std(0)
+        np.testing.assert_allclose(getattr(after, name), wanted, rtol=1e-4, atol=1e-5)
+
+
 def played(algorithm: R2D2, params: Any, unrolls: int) -> list[Any]:
     """What greedy acting stores, one unroll after the other: (experience, values that acting saw)."""
     view, memory, out = view_of(params, ()), algorithm.memory(jnp.int32(0)), []
@@ -220,6 +238,7 @@ def on_one_device() -> Any:
         before, after, _ = run(SMALL, policies.get("fused", devices=1))
     assert furthest(before.params, after.params) > MOVED
     assert furthest(before.target, after.target) > MOVED
+    assert furthest(before.statistics, after.statistics) > MOVED
     return after
 
 

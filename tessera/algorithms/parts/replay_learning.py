@@ -38,6 +38,8 @@ class DrawSummary(NamedTuple):
     """The largest importance weight."""
     loss: Any = ()
     """The mean loss, where outliers are dropped."""
+    observation: Any = ()
+    """Moments of the observations, where these are normalised."""
 
 
 @dataclass(frozen=True)

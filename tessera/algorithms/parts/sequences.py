@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from tessera.algorithms.contract import Transition
+from tessera.maths.statistics import Moments
 from tessera.networks import Carry
+
+
+class SequenceStatistics(NamedTuple):
+    """Running moments; () for what is not kept."""
+
+    observation: Moments | tuple[()] = ()
+    """Of the observations that were drawn, where these are normalised."""
+    loss: Any = ()
+    """Of the losses, where outliers are dropped."""
 
 
 class SequenceExtras(NamedTuple):
