@@ -28,7 +28,7 @@ class R2D2(SequenceReplayAlgorithm):
 
     1. `act` takes epsilon-greedy actions, and records the core's state before each step: parts/sequence_replay.py.
     2. `digest` makes one sequence of each unroll and the steps before it, so that sequences overlap, and `prepare`
-       normalises the observations of a draw: parts/sequence_replay.py too.
+       importance weights of a draw: parts/sequence_replay.py and replay_learning.py.
     3. `loss_gradient` runs both networks through a sequence. The burn-in only brings their states up to date; behind it
        errors are those of n-step double Q-learning, of rescaled values.
     4. A sequence's priority mixes its largest and its mean error: `row_errors`.

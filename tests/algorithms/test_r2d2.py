@@ -153,7 +153,7 @@ def test_steps_that_were_not_played_count_for_nothing():
 
 
 def test_observations_are_normalised_by_the_steps_drawn_that_were_played():
-    algorithm, params, target = made(burn_in=2)
+    algorithm, params, target = made(burn_in=2, normalise_observations=True)
     state = algorithm.start(params)._replace(clock=Clock(jnp.int32(0), jnp.int32(10)))
     rows = sequences(algorithm)
     rows = rows._replace(valid=rows.valid.at[0, :5].set(False))
@@ -228,7 +228,7 @@ def test_settings_that_make_no_sense_are_refused(flags, said):
 
 SMALL = R2D2(
     unroll=6, sequence=12, burn_in=2, draws=2, batch=24, capacity=240, warmup=2, widths=(8,), core_width=4,
-    learning_rate=0.01, target_period=4, dueling=True, actor_priorities=True,
+    learning_rate=0.01, target_period=4, dueling=True, actor_priorities=True, normalise_observations=True,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tessera.algorithms.parts.epsilon_greedy import EpsilonGreedyAlgorithm
 from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps
 from tessera.algorithms.parts.replay_learning import DrawSummary, ReplayAlgorithm
 from tessera.algorithms.parts.sequences import Sequence, SequenceExtras, SequenceStatistics, sequence_of
-from tessera.envs.base import Spec, Timestep
+from tessera.envs.base import Timestep
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.exploration import epsilon_greedy
 from tessera.maths.statistics import Moments, merge, merge_all, moments_of, no_moments
@@ -48,12 +48,9 @@ class SequenceReplayAlgorithm(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     """Numbers that the core remembers; default 64 behind mlp, 256 behind images."""
     widths: tuple[int, ...] | None = (64,)
     """Widths of the fully connected layers before the core."""
-    normalise_observations: bool | None = None
-    """Shift and scale observations by running moments; default: if they are flat."""
-
-    def defaults_for(self, spec: Spec) -> dict[str, Any]:
-        """Flat observations are normalised, because a core has to tell small differences between them."""
-        return {**super().defaults_for(spec), "normalise_observations": len(spec.observation_shape) == 1}
+    normalise_observations: bool = False
+    """Shift and scale observations by running moments of those that were drawn. Faster at first; but what is drawn
+    changes as it learns, and with it the scale."""
 
     def check(self) -> None:
         """Refuse a network without a core, and sequences that leave out steps or have none to learn from."""
@@ -143,7 +140,7 @@ class SequenceReplayAlgorithm(EpsilonGreedyAlgorithm, ReplayAlgorithm):
     @property
     def absorbs(self) -> bool:
         """Statistics change if observations are normalised, or outliers dropped."""
-        return bool(self.normalise_observations) or super().absorbs
+        return self.normalise_observations or super().absorbs
 
     def absorb(self, state: State, summary: DrawSummary) -> State:
         """Merge a draw's moments into the running ones."""
