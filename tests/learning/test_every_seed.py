@@ -12,8 +12,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-HIDDEN = ("gymnax:CartPole-v1?hide=1,3", 400_000, 400.0)
-"""Velocities have to be told from positions seen before."""
 CHAIN = ("gymnax:MemoryChain-bsuite?memory_length=9", 100_000, 0.95)
 """What the last action should be is shown at the beginning only."""
 CARTPOLE, PENDULUM = ("gymnax:CartPole-v1", 500_000, 475.0), ("gymnax:Pendulum-v1", 20_000, -180.0)
@@ -27,7 +25,6 @@ CARTPOLE, PENDULUM = ("gymnax:CartPole-v1", 500_000, 475.0), ("gymnax:Pendulum-v
         ("rainbow", CARTPOLE),
         ("pqn", CARTPOLE),
         ("sac", PENDULUM),
-        ("r2d2", HIDDEN),
         ("r2d2", CHAIN),
     ],
 )

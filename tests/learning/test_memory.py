@@ -1,8 +1,8 @@
 """Networks that remember solve what those without memory cannot: chains with a cue, and CartPole without velocities.
 
-In a chain the action that counts is the last one, and what it should be is shown only at the beginning; an unroll, or
-a sequence of R2D2, has to be longer than the chain, because gradients go back to its beginning and no further. Runs are
-commands, as in test_systems.
+In a chain the action that counts is the last one, and what it should be is shown only at the beginning; an unroll has
+to be longer than the chain, because gradients go back to its beginning and no further. Runs are commands, as in
+test_systems.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "a3c_lstm": (),
     "impala_lstm": (),
     "ppo_lstm": (),
-    "r2d2": ("--sequence", "40"),
 }
 """What remembers, and the flags that it needs."""
 
