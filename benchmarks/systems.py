@@ -53,6 +53,7 @@ EXCEPTIONS: dict[str, Task] = {
     "dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "sac": Task("gymnax:Pendulum-v1", 40_000, -200.0),
     "td3": Task("gymnax:Pendulum-v1", 40_000, -200.0),
+    "r2d2": HIDDEN,
     "async_q": Task(target=None),
     "q_learning": Task(target=None),
     "async_sarsa": Task(target=None),
@@ -170,6 +171,15 @@ NOTES: dict[str, str] = {
     "each in its own way make one gradient.",
     "qr_dqn": "DQN in which the network gives each action quantiles of its return, by quantile regression. Unlike "
     "C51's returns they need no range that is fixed in advance.",
+    "r2d2": "Ape-X ([`apex_dqn`](apex_dqn.md)) with an LSTM behind the torso. The replay holds sequences instead of "
+    "windows, here of 24 steps, each with the state that the actor's LSTM had at the first of them; one begins every "
+    "12 steps of an environment, so that they overlap by half. The learner's networks start from that state. The first "
+    "8 steps are burn-in: they bring the state up to date with the params of today, and nothing is learned from them. "
+    "Behind it double Q-learning looks 3 steps ahead, in values that are rescaled to about their square root; windows "
+    "end with the episode or the sequence. A sequence's priority is 0.9 of its largest error and 0.1 of the mean. "
+    "Unlike in the paper, sequences may hold the end of an episode and the beginning of the next, where the LSTM is "
+    "reset; and the network sees neither the last action nor the last reward. The task hides CartPole's velocities, "
+    "which a network without memory cannot do.",
     "rainbow": "Six extensions of DQN in one agent: distributions of returns ([`c51`](c51.md)), double and dueling "
     "networks, prioritised replay, windows of 3 steps, and noise on weights instead of random actions. Each is a flag: "
     "leaving one out is an ablation.",

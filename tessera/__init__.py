@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tessera.algorithms.pqn import PQN
     from tessera.algorithms.q_learning import QLearning
     from tessera.algorithms.qr_dqn import QRDQN
+    from tessera.algorithms.r2d2 import R2D2
     from tessera.algorithms.sac import SAC
     from tessera.api import Result, SeedResults, compare, evaluate_run, evaluate_runs, map_reduce, train
     from tessera.envs.base import (
@@ -53,6 +54,7 @@ __all__ = [
     "PPO",
     "PQN",
     "QRDQN",
+    "R2D2",
     "SAC",
     "Agent",
     "Algorithm",
@@ -117,6 +119,7 @@ _MODULES = {
     "tessera.algorithms.pqn": ("PQN",),
     "tessera.algorithms.q_learning": ("QLearning",),
     "tessera.algorithms.qr_dqn": ("QRDQN",),
+    "tessera.algorithms.r2d2": ("R2D2",),
     "tessera.algorithms.sac": ("SAC",),
     "tessera.api": ("Result", "SeedResults", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"),
     "tessera.envs.base": (

@@ -111,6 +111,11 @@ SYSTEMS: dict[str, System] = {
     "pqn": System("pqn", "", "Gallici et al. 2024", "Q-learning from many environments at once, without a replay"),
     "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),
     "qr_dqn": System("qr_dqn", "", "Dabney et al. 2018", "DQN that learns quantiles of the distribution of returns"),
+    "r2d2": System(
+        "r2d2", "distributed_replay:mode=async,stores=2,publish=4", "Kapturowski et al. 2019",
+        "Ape-X with a recurrent network: actors send sequences with the state they remembered",
+        {"dueling": True, "actor_priorities": True},
+    ),
     "rainbow": System(
         "c51", "", "Hessel et al. 2018", "all of DQN's extensions: C51, double, dueling, prioritised, n-step, noisy",
         {"n_step": 3, "double": True, "dueling": True, "prioritised": True, "noisy": True},
@@ -133,10 +138,10 @@ TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jax
 
 NEAREST = {
     "acer": "impala", "acktr": "a2c", "apex": "apex_dqn", "ars": "es", "cma_es": "es", "d4pg": "apex_dpg",
-    "ddqn": "dqn", "double_dqn": "dqn", "dueling_dqn": "dqn", "fqf": "qr_dqn", "ippo": "mappo", "iqn": "qr_dqn",
-    "maddpg": "mappo", "ppg": "ppo", "ppo2": "ppo", "qmix": "mappo", "qr-dqn": "qr_dqn", "recurrent_ppo": "ppo_lstm",
-    "redq": "sac", "reinforce": "a2c", "sarsa": "async_sarsa", "tqc": "sac", "trpo": "ppo", "vdn": "mappo",
-    "vpg": "a2c",
+    "ddqn": "dqn", "double_dqn": "dqn", "drqn": "r2d2", "dueling_dqn": "dqn", "fqf": "qr_dqn", "ippo": "mappo",
+    "iqn": "qr_dqn", "maddpg": "mappo", "ppg": "ppo", "ppo2": "ppo", "qmix": "mappo", "qr-dqn": "qr_dqn",
+    "recurrent_dqn": "r2d2", "recurrent_ppo": "ppo_lstm", "redq": "sac", "reinforce": "a2c", "sarsa": "async_sarsa",
+    "tqc": "sac", "trpo": "ppo", "vdn": "mappo", "vpg": "a2c",
 }  # fmt: skip
 """Names that people type -> what does the same job here."""
 

@@ -42,8 +42,9 @@ class Actor:
         self.view = jax.tree.map(np.asarray, acting(view))
         self._parts = list(algorithm.world.parts.items())
         # wrappers of ours change what is observed, so that only an observation in the form of the spec is known
-        own = isinstance(env, HostEnvironment) and not hasattr(env, "wrapper_words")
-        self._translate: Any = env.translate if own else None
+        self._translate: Any = None
+        if isinstance(env, HostEnvironment) and not hasattr(env, "wrapper_words"):
+            self._translate = env.translate
         self._forms: dict[tuple[int, bool], BatchForm] = {}
         self._begun: dict[int, Any] = {}
         """Batch size -> the memory of a batch in which all episodes begin."""

@@ -20,6 +20,7 @@ ALGORITHMS: dict[str, str] = {
     "pqn": "PQN",
     "q_learning": "QLearning",
     "qr_dqn": "QRDQN",
+    "r2d2": "R2D2",
     "sac": "SAC",
 }
 """Name on the command line -> class, in the module of the same name."""

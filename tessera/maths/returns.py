@@ -210,3 +210,23 @@ def n_step(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamm
         last = jnp.where(alive, last + (k > 0), last)
         alive = alive & ~(terminated[window].astype(bool) | truncated[window].astype(bool))
     return NStep(total, discount, last)
+
+
+def n_step_within(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float, n: int) -> NStep:
+    """Sum rewards over windows of `n` transitions as `n_step` does; the last transition of the array ends them too.
+
+    Args:
+        rewards: [T, ...] rewards of consecutive transitions.
+        terminated: [T, ...].
+        truncated: [T, ...].
+        gamma: discount.
+        n: the longest window.
+
+    Returns:
+        The windows that start at transitions 0 to T - 1; the last n - 1 are shorter.
+    """
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, jnp.zeros((n - 1, *x.shape[1:]), x.dtype)])
+
+    return n_step(padded(rewards), padded(terminated), padded(truncated.at[-1].set(True)), gamma, n)

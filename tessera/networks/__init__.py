@@ -9,7 +9,7 @@ from tessera.networks.deterministic import (
     action_range,
     unscaled_action,
 )
-from tessera.networks.heads import ActorCritic, QNetwork
+from tessera.networks.heads import ActorCritic, QNetwork, RecurrentQNetwork
 from tessera.networks.mlp import ACTIVATIONS, MLP, output_dtype
 from tessera.networks.own import OwnActorCritic, as_module, check_network, check_torso, is_own
 from tessera.networks.recurrent import CORES, Carry, Core, empty_carry
@@ -31,6 +31,7 @@ __all__ = [
     "DeterministicActor",
     "OwnActorCritic",
     "QNetwork",
+    "RecurrentQNetwork",
     "ResidualTorso",
     "SquashedGaussianActor",
     "TeamActorCritic",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -52,8 +53,9 @@ class ActorCritic(nn.Module):
         reads = (self.spec, self.torso, self.widths, self.activation)
         self.policy_torso = torso(*reads)
         self.value_torso = None if self._shared else torso(*reads)
-        self.policy_core = self._make_core()
-        self.value_core = None if self._shared else self._make_core()
+        remembers = (self.core, self.core_width, self.spec, self.torso)
+        self.policy_core = make_core(*remembers)
+        self.value_core = None if self._shared else make_core(*remembers)
         actions = self.spec.actions
         size = actions.size if isinstance(actions, Box) else head_size(actions)
         self.policy_head = dense(size, 0.01, self.spec.precision)
@@ -62,18 +64,9 @@ class ActorCritic(nn.Module):
             zeros = nn.initializers.zeros_init()
             self.log_std = self.param("log_std", zeros, (size,), output_dtype(self.spec.precision))
 
-    def _make_core(self) -> Any:
-        if is_own(self.core):
-            return OwnCore(own_core(self.core))
-        return None if self.core == "none" else Core(self.core, self._core_width, self.spec.precision)
-
     @property
     def _shared(self) -> bool:
         return torso_name(self.spec, self.torso) != "mlp" if self.shared is None else self.shared
-
-    @property
-    def _core_width(self) -> int:
-        return self.core_width or (64 if torso_name(self.spec, self.torso) == "mlp" else 256)
 
     @property
     def _towers(self) -> list[tuple[Any, Any]]:
@@ -83,12 +76,9 @@ class ActorCritic(nn.Module):
 
     def empty(self) -> tuple[Carry, ...]:
         """State of the cores when an episode begins, for one environment: one entry for each core."""
-        if is_own(self.core):
-            one = empty_state(own_core(self.core))
-        elif self.core == "none":
+        if not is_own(self.core) and self.core == "none":
             return ()
-        else:
-            one = empty_carry(self.core, self._core_width, self.spec.precision)
+        one = empty_core(self.core, self.core_width, self.spec, self.torso)
         return (one,) * (1 if self._shared else 2)
 
     def _policy(self, features: jax.Array) -> jax.Array:
@@ -139,6 +129,25 @@ def _input(observation: Any, tower: int) -> Any:
     return observation[tower] if isinstance(observation, TwoInputs) else observation
 
 
+def make_core(core: Any, width: int | None, spec: Spec, torso: Any) -> Any:
+    """The core of a network, of the usual width if none is given; None without one."""
+    if is_own(core):
+        return OwnCore(own_core(core))
+    return None if core == "none" else Core(core, width or usual_core_width(spec, torso), spec.precision)
+
+
+def empty_core(core: Any, width: int | None, spec: Spec, torso: Any) -> Carry:
+    """State of a core when an episode begins, for one environment."""
+    if is_own(core):
+        return empty_state(own_core(core))
+    return empty_carry(core, width or usual_core_width(spec, torso), spec.precision)
+
+
+def usual_core_width(spec: Spec, torso: Any) -> int:
+    """Numbers that a core remembers where the user gives no number."""
+    return 64 if torso_name(spec, torso) == "mlp" else 256
+
+
 class QNetwork(nn.Module):
     """The value of each of a discrete set of actions, or several numbers for each that describe its distribution."""
 
@@ -180,3 +189,52 @@ class QNetwork(nn.Module):
         else:
             values = head(spec.actions.n, "q")
         return values[..., 0] if self.atoms is None else values
+
+
+class RecurrentQNetwork(nn.Module):
+    """Action values that depend on what was observed before: a torso, a core, and the heads of a `QNetwork` behind it.
+
+    With `dueling` each head has a hidden layer of the core's width.
+    """
+
+    spec: Spec
+    widths: tuple[int, ...] | None = None
+    """Widths of the fully connected layers before the core; None: the torso's usual ones."""
+    torso: Any = "auto"
+    """"auto", one of `TORSOS`, or a user's own."""
+    dueling: bool = False
+    """Separate heads for the value and the advantages (Wang et al., 2016)."""
+    core: Any = "lstm"
+    """Recurrent core: lstm, gru, or a user's own cell."""
+    core_width: int | None = None
+    """Numbers that the core remembers; None: 64 behind mlp, 256 behind images."""
+    activation: str = "relu"
+
+    def setup(self) -> None:
+        """Make the layers; what the core remembers is what the heads observe."""
+        remembers, precision = (self.core, self.core_width, self.spec, self.torso), self.spec.precision
+        width = jax.tree.leaves(empty_core(*remembers))[0].shape[-1]
+        self.reader = torso(self.spec, self.torso, self.widths, self.activation, None)
+        self.memory = make_core(*remembers)
+        remembered = replace(self.spec, observation_shape=(width,), observation_dtype=str(output_dtype(precision)))
+        hidden = (width,) if self.dueling else ()
+        self.heads = QNetwork(remembered, hidden, "mlp", self.dueling, self.activation)
+
+    def empty(self) -> Carry:
+        """State of the core when an episode begins, for one environment."""
+        return empty_core(self.core, self.core_width, self.spec, self.torso)
+
+    def __call__(
+        self, observation: jax.Array, carry: Carry, first: jax.Array, burn_in: int = 0
+    ) -> tuple[jax.Array, Carry]:
+        """Compute a sequence's action values, [T, ..., n], and the carry after each step, [T, ...].
+
+        Observations are [T, ...], `carry` is that before the first, and `first` [T, ...] is true where episodes begin.
+        """
+        hidden, carries = self.memory.unroll(self.reader(observation), carry, first, burn_in)
+        return self.heads(hidden), carries
+
+    def step(self, observation: jax.Array, carry: Carry, first: jax.Array) -> tuple[jax.Array, Carry]:
+        """Compute the action values of one step, [..., n], and the carry after it."""
+        hidden, carry = self.memory(self.reader(observation), carry, first)
+        return self.heads(hidden), carry

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[tessera.Algorithm, str]] = {
     "deterministic": (tessera.DPG(widths=(16, 16)), "py:written_runs.Still"),
     "q-values": (tessera.DQN(**SMALL), CARTPOLE),
     "recurrent": (LSTM, CARTPOLE),
+    "recurrent q-values": (tessera.R2D2(widths=(16,), core="gru", core_width=8), CARTPOLE),
     "team": (tessera.MAPPO(**SMALL, minibatches=1), "py:written_runs.Team"),
     "evolved": (tessera.ES(widths=(16,)), CARTPOLE),
     "board": (tessera.PPO(unroll=8, minibatches=1, widths=(16,)), "py:written_runs.Board"),

@@ -20,6 +20,7 @@ CASES: dict[str, tuple[tessera.Algorithm, str]] = {
     "discrete": (tessera.PPO(**SMALL), "gymnax:CartPole-v1"),
     "continuous": (tessera.PPO(**SMALL), "py:written_runs.Still"),
     "lstm": (tessera.PPO(**SMALL, core="lstm", core_width=8), "gymnax:CartPole-v1"),
+    "recurrent q-values": (tessera.R2D2(widths=(16,), core_width=8, dueling=True), "gymnax:CartPole-v1"),
     "team": (tessera.MAPPO(**SMALL), "py:written_runs.Team"),
     "board": (tessera.PPO(unroll=8, minibatches=1, widths=(16,)), "py:written_runs.Board"),
 }

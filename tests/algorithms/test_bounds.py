@@ -27,7 +27,7 @@ AT_LEAST_0 = (
 )
 FROM_0_TO_1 = (
     "epsilon_end epsilon_fraction epsilon_start gae_lambda gamma importance_end importance_exponent ladder_base "
-    "look_ahead polyak priority_exponent rate_warmup rms_decay"
+    "look_ahead polyak priority_exponent priority_mixture rate_warmup rms_decay"
 )
 EXPECTED = {
     **dict.fromkeys(AT_LEAST_1.split(), (1, math.inf)),
@@ -35,6 +35,7 @@ EXPECTED = {
     **dict.fromkeys(FROM_0_TO_1.split(), (0, 1)),
     **dict.fromkeys(("highest", "lowest", "target_entropy"), (-1e6, 1e6)),
     "atoms": (2, math.inf),
+    "sequence": (2, math.inf),
     "temperature": (1e-6, math.inf),
 }
 

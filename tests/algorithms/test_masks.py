@@ -102,7 +102,7 @@ def test_no_illegal_action_reaches_an_environment_on_the_host():
 
 DISCRETE = [
     tessera.PPO(), tessera.PPO(core="lstm"), tessera.A2C(), tessera.IMPALA(), tessera.DQN(),
-    tessera.C51(n_step=3, noisy=True, prioritised=True, dueling=True), tessera.QRDQN(), tessera.PQN(),
+    tessera.C51(n_step=3, noisy=True, prioritised=True, dueling=True), tessera.QRDQN(), tessera.PQN(), tessera.R2D2(),
     *(tessera.QLearning(kind=kind) for kind in ("one_step", "sarsa", "n_step")), tessera.ES(),
 ]  # fmt: skip
 

@@ -119,5 +119,6 @@ def test_an_agent_reads_observations_as_gymnasium_gives_them(env):
     world = gymnasium.make(env) if isinstance(env, str) else env()
     seen, _ = world.reset(seed=1)
     for _ in range(3):
-        assert world.action_space.contains(action := int(result.act(seen)))
+        action = int(result.act(seen))
+        assert world.action_space.contains(action)
         seen, *_ = world.step(action)

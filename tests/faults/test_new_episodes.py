@@ -23,6 +23,7 @@ from tessera.program.keys import environment_seed
 WITH_MEMORY: dict[str, Algorithm] = {
     "a window of steps": tessera.DQN(unroll=8, n_step=3, batch=16, capacity=512, warmup=2, widths=(8,)),
     "a recurrent carry": tessera.PPO(unroll=8, minibatches=1, epochs=1, widths=(8,), core="lstm", core_width=4),
+    "a sequence": tessera.R2D2(batch=16, capacity=512, warmup=2, widths=(8,), core_width=4),
     "a pending step": tessera.QLearning(unroll=8, widths=(8,), kind="sarsa"),
 }
 

@@ -12,17 +12,26 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
+CHAIN = ("gymnax:MemoryChain-bsuite?memory_length=9", 100_000, 0.95)
+"""What the last action should be is shown at the beginning only."""
 CARTPOLE, PENDULUM = ("gymnax:CartPole-v1", 500_000, 475.0), ("gymnax:Pendulum-v1", 20_000, -180.0)
 
 
 @pytest.mark.parametrize(
     ("system", "task"),
-    [("c51", CARTPOLE), ("qr_dqn", CARTPOLE), ("rainbow", CARTPOLE), ("pqn", CARTPOLE), ("sac", PENDULUM)],
+    [
+        ("c51", CARTPOLE),
+        ("qr_dqn", CARTPOLE),
+        ("rainbow", CARTPOLE),
+        ("pqn", CARTPOLE),
+        ("sac", PENDULUM),
+        ("r2d2", CHAIN),
+    ],
 )
 def test_every_seed_solves_the_task(system: str, task: tuple[str, int, float], tmp_path: Path) -> None:
     env, steps, solved = task
     command = [sys.executable, "-m", "tessera", "train", system, env, "--steps", str(steps)]
-    command += ["--seed", "11", "--seeds", "5", "--run-dir", str(tmp_path / "run")]
+    command += ["--policy", "fused:devices=1", "--seed", "11", "--seeds", "5", "--run-dir", str(tmp_path / "run")]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment.pop("XLA_FLAGS", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import rlax
 
-from tessera.maths.returns import discounted_returns, generalised_advantage, n_step, running_returns, v_trace
+from tessera.maths.returns import (
+    discounted_returns,
+    generalised_advantage,
+    n_step,
+    n_step_within,
+    running_returns,
+    v_trace,
+)
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -238,3 +245,16 @@ def test_running_returns_start_again_after_an_episode_and_go_on_in_the_next_arra
     assert float(after) == 4.0
     ended, _ = running_returns(jnp.array([[1.0, 3.0]]), jnp.array([True]), jnp.zeros(2), 0.5)  # of two agents
     np.testing.assert_array_equal(ended, [0.0, 0.0])
+
+
+@pytest.mark.parametrize("n", [1, 3, 9])
+def test_windows_within_an_array_end_with_it_and_bootstrap_there_as_rlaxs_do(n):
+    r, _, v_next, terminated, truncated = episode(3, 6)
+    window = n_step_within(*map(jnp.asarray, (r, terminated, np.zeros_like(truncated))), 0.9, n)
+    got = window.reward + window.discount * v_next[window.last]
+    wanted = rlax.n_step_bootstrapped_returns(*map(jnp.asarray, (r, 0.9 * (1.0 - terminated), v_next)), n)
+    np.testing.assert_allclose(got, wanted, **CLOSE)
+    cut = n_step_within(jnp.ones(4), jnp.zeros(4, bool), jnp.asarray([False, True, False, False]), 0.5, 3)
+    np.testing.assert_allclose(cut.reward, [1.5, 1, 1.5, 1])
+    np.testing.assert_allclose(cut.discount, [0.25, 0.5, 0.25, 0.5])
+    np.testing.assert_array_equal(cut.last, [1, 1, 3, 3])

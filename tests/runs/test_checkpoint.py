@@ -39,6 +39,9 @@ ALGORITHMS = {
     "dqn": tessera.DQN(
         widths=(8,), unroll=8, draws=2, batch=16, capacity=512, warmup=2, prioritised=True, n_step=3, target_period=7
     ),
+    "r2d2": tessera.R2D2(
+        widths=(8,), core_width=4, unroll=8, draws=2, batch=16, capacity=512, warmup=2, n_step=3, target_period=7
+    ),
 }
 UPDATES = 20
 
@@ -127,6 +130,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         pytest.param("ppo_lstm", "fused", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("a2c", "fused", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("dqn", "fused", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("r2d2", "fused", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("ppo", "single_learner_coarse", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("a2c", "single_learner_coarse", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("dqn", "single_learner_coarse", signal.SIGTERM, marks=pytest.mark.slow),

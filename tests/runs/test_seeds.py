@@ -46,6 +46,10 @@ ALGORITHMS = [
         tessera.PPO(unroll=8, widths=(8,), core="lstm", burn_in=2, minibatches=1), CARTPOLE, 3, id="lstm",
         marks=pytest.mark.slow,
     ),
+    pytest.param(
+        tessera.R2D2(widths=(8,), core_width=4, capacity=256, batch=16, warmup=4), CARTPOLE, 4, id="r2d2",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(tessera.IMPALA(unroll=8, widths=(8,)), CARTPOLE, 3, id="impala", marks=pytest.mark.slow),
     pytest.param(tessera.ES(widths=(8,)), CARTPOLE, 2, id="es", marks=pytest.mark.slow),
     pytest.param(tessera.QLearning(widths=(8,)), CARTPOLE, 3, id="q_learning", marks=pytest.mark.slow),

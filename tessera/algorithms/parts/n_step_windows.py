@@ -31,27 +31,32 @@ class ValueMemory(NamedTuple):
     """What acting carries from step to step; () for what is not needed."""
 
     window: Any = ()
-    """The last n - 1 transitions, whose windows are not full yet."""
+    """The last steps, whose windows are not full yet or with which the next sequence begins."""
     exploration: Any = ()
     """The environment's own exploration rate, where rates differ."""
+    carry: Any = ()
+    """State of the network's core, if it has one."""
 
 
-def invalid_steps(world: Spec, actions: jax.Array) -> Transition:
+def invalid_steps(world: Spec, actions: jax.Array, extras: Any = ()) -> Transition:
     """Steps that were never played, one for each of `actions`; all are marked invalid."""
     n = actions.shape[0]
     observation = world.zeros(jnp, n)
     flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
     legal = jnp.ones((n, world.alternatives), bool) if world.restricted else None
     ends = (reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
-    return Transition(observation, actions, (), *ends, legal=legal, next_legal=legal)
+    return Transition(observation, actions, extras, *ends, legal=legal, next_legal=legal)
 
 
 def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
-    """Append an unroll to the k steps before it: all steps, and the last k of them for the next unroll."""
+    """Append an unroll to the k steps before it: all steps, and the last k of them for the next unroll.
+
+    Extras are kept if the steps before have any.
+    """
     valid = jnp.ones(trajectory.reward.shape, bool) if trajectory.valid is None else trajectory.valid
-    steps = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=()))
-    k = before.reward.shape[0]
-    return steps, jax.tree.map(lambda x: x[-k:], steps)
+    extras = trajectory.extras if before.extras else ()
+    steps = jax.tree.map(lambda *x: jnp.concatenate(x), before, trajectory._replace(valid=valid, extras=extras))
+    return steps, jax.tree.map(lambda x: x[trajectory.reward.shape[0] :], steps)
 
 
 def n_step_rows(trajectory: Transition, gamma: float, n: int) -> Row:

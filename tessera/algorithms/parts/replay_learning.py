@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from tessera.algorithms.contract import Algorithm, Feedback, Schedule, State, Step, Transition, View
-from tessera.algorithms.parts.n_step_windows import Row, ValueMemory, append_unroll, invalid_steps, n_step_rows
+from tessera.algorithms.parts.n_step_windows import ValueMemory, append_unroll, invalid_steps, n_step_rows
 from tessera.algorithms.parts.target_network import update_target
 from tessera.envs.base import Spec
 from tessera.errors import TesseraError, unknown_name
@@ -38,6 +38,8 @@ class DrawSummary(NamedTuple):
     """The largest importance weight."""
     loss: Any = ()
     """The mean loss, where outliers are dropped."""
+    observation: Any = ()
+    """Moments of the observations, where these are normalised."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ class ReplayAlgorithm(Algorithm):
         """Steps of a window; only a bound algorithm knows."""
         return resolved(self.n_step)
 
-    def row_errors(self, params: Any, target: Any, rows: Row) -> jax.Array:
+    def row_errors(self, params: Any, target: Any, rows: Any) -> jax.Array:
         """One temporal-difference error for each row, [B], without noise, for priorities and outliers."""
         raise NotImplementedError
 
     def loss_gradient(
-        self, view: View, rows: Row, scale: Any, key: jax.Array
+        self, view: View, rows: Any, scale: Any, key: jax.Array
     ) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array]]:
         """Gradient of the mean loss, with each row's weight in `scale`: (gradients, (metrics, row errors))."""
         raise NotImplementedError
@@ -168,11 +170,14 @@ class ReplayAlgorithm(Algorithm):
             memory = memory._replace(window=last)
         row = n_step_rows(trajectory, self.gamma, self.window)
         count = row.reward.shape[0]
-        priority = None
-        if self.prioritised and self.actor_priorities:  # actors have no target network: their params stand in
-            priority = self.priority(self.row_errors(view.params, view.params, row))
         valid = None if trajectory.valid is None else trajectory.valid[:count]
-        return Experience(row, valid, priority, version=trajectory.version[:count]), memory
+        return Experience(row, valid, self.first_priority(view, row), version=trajectory.version[:count]), memory
+
+    def first_priority(self, view: View, rows: Any) -> jax.Array | None:
+        """Priorities of new rows as actors judge them, which have no target network: their params stand in."""
+        if not (self.prioritised and self.actor_priorities):
+            return None
+        return self.priority(self.row_errors(view.params, view.params, rows))
 
     def priority(self, error: jax.Array) -> jax.Array:
         """Priority of a row with this error."""
