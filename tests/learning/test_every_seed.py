@@ -33,8 +33,8 @@ CARTPOLE, PENDULUM = ("gymnax:CartPole-v1", 500_000, 475.0, 5), ("gymnax:Pendulu
 )
 def test_every_seed_solves_the_task(system: str, task: tuple[str, int, float, int], tmp_path: Path) -> None:
     env, steps, solved, seeds = task
-    command = [sys.executable, "-m", "tessera", "train", system, env, "--steps", str(steps)]
-    command += ["--policy", "fused:devices=1", "--seed", "11", "--seeds", str(seeds), "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "tessera", "train", system, env, "--policy", "fused:devices=1"]
+    command += ["--steps", str(steps), "--seed", "11", "--seeds", str(seeds), "--run-dir", str(tmp_path / "run")]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment.pop("XLA_FLAGS", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
