@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from tessera.envs.base import HostEnvironment, HostVector, missing_extra
-from tessera.envs.gymnasium import Spaces, VectorEnvs, seed_for
+from tessera.envs.spaces import Spaces
+from tessera.envs.vectors import VectorEnvs, seed_for
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.machine import cores
 

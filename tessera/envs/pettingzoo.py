@@ -27,7 +27,8 @@ import gymnasium
 import numpy as np
 
 from tessera.envs.base import Box, HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
-from tessera.envs.gymnasium import MASK, Spaces, seed_for, spread
+from tessera.envs.spaces import MASK, Spaces
+from tessera.envs.vectors import seed_for, spread
 from tessera.errors import TesseraError, unknown_name
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting

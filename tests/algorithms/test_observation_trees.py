@@ -16,7 +16,7 @@ from parity.matrix import MOVED, assert_same_state, furthest, run
 import tessera
 from tessera import envs, policies
 from tessera.envs import Discrete, Spec
-from tessera.envs.gymnasium import seed_for
+from tessera.envs.vectors import seed_for
 from tessera.networks import torso, torso_name
 
 TREE = Spec({"b": ((4,), (2, 3)), "a": (5, 5, 2)}, {"b": "float32", "a": "uint8"}, Discrete(3))
