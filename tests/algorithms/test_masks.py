@@ -1,12 +1,13 @@
 """Actions that are not allowed are never taken and never bootstrapped from, under any algorithm with discrete ones."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from envs.worlds import Forbidding, ForbiddingHost, ForbiddingPairs
+from envs.worlds import Forbidding, ForbiddingHost, ForbiddingPairs, ForbiddingTeam
 from parity.matrix import MOVED, assert_same_state, furthest, run
 
 import tessera
@@ -98,6 +99,17 @@ def test_no_illegal_action_reaches_an_environment_on_the_host():
             seen, info = env.reset()
     with pytest.raises(tessera.TesseraError, match="pass legal=mask"):
         result.act(seen)
+
+
+@pytest.mark.parametrize("observed", [False, True], ids=["in info", "in observations"])
+def test_agents_of_pettingzoo_have_masks_of_their_own(observed):
+    algorithm = tessera.MAPPO(unroll=12, epochs=2, minibatches=2, widths=(16,), learning_rate=0.01)
+    team = functools.partial(ForbiddingTeam, observed=observed)
+    result = tessera.train(algorithm, team, "fused", steps=6_000, envs=8, seed=3, quiet=True, eval_episodes=4)
+    assert result.env.spec.restricted
+    assert result.env.spec.observation_shape == (2, 4)
+    legal = np.array([[True, False, True, False], [False, True, False, False]])
+    assert result.act(legal.astype(np.float32), legal=legal)[1] == 1
 
 
 DISCRETE = [

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agent.written_runs import write_run
 from envs.worlds import STEPS, Signs, SignsHost
 from gymnasium import spaces
 from parity.matrix import MOVED, assert_same_state, furthest, run
@@ -122,3 +123,18 @@ def test_an_agent_reads_observations_as_gymnasium_gives_them(env):
         action = int(result.act(seen))
         assert world.action_space.contains(action)
         seen, *_ = world.step(action)
+
+
+def test_an_exported_function_takes_each_part_and_the_mask(tmp_path):
+    folder = write_run(tmp_path / "run", SMALL["ppo"], "py:envs.worlds.Signs")
+    agent = tessera.load(folder, trust=True)
+    written = agent.export(tmp_path / "act.stablehlo")
+    assert written.inputs == ("float32[b, 5, 5, 2]", "float32[b, 3]", "bool[b, 3]")
+    act = jax.export.deserialize(bytearray((tmp_path / "act.stablehlo").read_bytes())).call
+    random = np.random.default_rng(0)
+    seen = {"picture": random.normal(size=(9, 5, 5, 2)).astype(np.float32)}
+    seen["shift"] = {"by": random.normal(size=(9, 3)).astype(np.float32)}
+    legal = np.eye(3, dtype=bool)[random.integers(0, 3, 9)] | np.eye(3, dtype=bool)[0]
+    (action,) = act(seen["picture"], seen["shift"]["by"], legal)
+    np.testing.assert_array_equal(action, agent.act(seen, legal=legal))
+    assert legal[np.arange(9), action].all()

@@ -1,12 +1,13 @@
 """Environments in which some actions are not allowed, and playing one of them ends the run."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 from tessera.envs import DeviceEnvironment, Discrete, MultiDiscrete, Spec
 
@@ -136,3 +137,49 @@ class SignsHost(gymnasium.Env):
         reward = float(action == self._right)
         self._step += 1
         return self._seen(), reward, False, self._step >= STEPS, {}
+
+
+class ForbiddingTeam(ParallelEnv):
+    """Two agents of PettingZoo, of whom the second drops out early; each has a mask, in `info` or in what it observes."""
+
+    metadata: ClassVar[dict[str, str]] = {"name": "forbidding_team"}
+
+    def __init__(self, observed: bool = False) -> None:
+        self.possible_agents, self.agents, self._observed = ["a", "b"], [], observed
+        self._random = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Any:
+        seen = spaces.Box(0.0, 1.0, (4,), np.float32)
+        mask = spaces.Box(0, 1, (4,), np.int8)
+        return spaces.Dict({"observation": seen, "action_mask": mask}) if self._observed else seen
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4)
+
+    def _seen(self) -> tuple[Any, Any]:
+        self._legal = {agent: self._random.integers(0, 2, 4).astype(np.int8) for agent in self.agents}
+        for mask in self._legal.values():
+            mask[self._random.integers(0, 4)] = 1
+        observed: dict[str, Any] = {agent: mask.astype(np.float32) for agent, mask in self._legal.items()}
+        if self._observed:
+            both = {a: {"observation": observed[a], "action_mask": self._legal[a]} for a in self.agents}
+            return both, {agent: {} for agent in self.agents}
+        return observed, {agent: {"action_mask": mask} for agent, mask in self._legal.items()}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self.agents, self._step = list(self.possible_agents), 0
+        return self._seen()
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
+        assert set(actions) == set(self.agents)
+        for agent, action in actions.items():
+            if not self._legal[agent][action]:
+                raise RuntimeError(f"{action} is not allowed for {agent}")
+        rewards = {agent: float(a == np.flatnonzero(self._legal[agent]).max()) for agent, a in actions.items()}
+        self._step += 1
+        observed, infos = self._seen()
+        ends = {agent: self._step >= (STEPS // 2 if agent == "b" else STEPS) for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not ends[agent]]
+        return observed, rewards, ends, dict.fromkeys(ends, False), infos
