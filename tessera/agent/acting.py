@@ -40,7 +40,7 @@ class Actor:
     def __init__(self, algorithm: Algorithm, env: Environment, view: View) -> None:
         self.algorithm, self.env = algorithm, env
         self.view = jax.tree.map(np.asarray, acting(view))
-        self._parts = list(algorithm.world.parts.items())
+        self._form, self._parts = algorithm.world.observation, list(algorithm.world.parts.items())
         # wrappers of ours change what is observed, so that only an observation in the form of the spec is known
         self._translate: Any = None
         if isinstance(env, HostEnvironment) and not hasattr(env, "wrapper_words"):
@@ -97,15 +97,14 @@ class Actor:
 
     def _as_batch(self, observation: Any) -> tuple[Leaves, bool]:
         """The arrays of observations with a leading axis, and whether there was none."""
-        world = self.algorithm.world
         if self._translate is not None and (translated := self._translate(observation)) is not None:
             observation = translated
-        if not world.is_tree:
-            array, alone = _with_batch_axis("observation", observation, world.array)
+        if isinstance(self._form, Array):
+            array, alone = _with_batch_axis("observation", observation, self._form)
             return [array], alone
         try:
             leaves: list[Any] = []
-            map_arrays(lambda _, given: leaves.append(given), _in_order(world.observation), observation)
+            map_arrays(lambda _, given: leaves.append(given), _in_order(self._form), observation)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             names = ", ".join(path for path, _ in self._parts)
             raise TesseraError(

@@ -140,7 +140,7 @@ class SignsHost(gymnasium.Env):
 
 
 class ForbiddingTeam(ParallelEnv):
-    """Two agents of PettingZoo, of whom the second drops out early; each has a mask, in `info` or in what it observes."""
+    """Two agents of PettingZoo, the second of whom drops out early; masks are in `info`, or in what is observed."""
 
     metadata: ClassVar[dict[str, str]] = {"name": "forbidding_team"}
 
