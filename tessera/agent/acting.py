@@ -109,7 +109,7 @@ class Actor:
             names = ", ".join(path for path, _ in self._parts)
             raise TesseraError(
                 f"act: this agent reads observations with the parts {names}, and something is missing or has another "
-                f"form ({error}): pass them as the environment returns them"
+                f"form: pass them as the environment returns them"
             ) from error
         both = [_with_batch_axis(path, given, part) for (path, part), given in zip(self._parts, leaves, strict=True)]
         if len({(alone, len(array)) for array, alone in both}) > 1:
@@ -127,8 +127,11 @@ class Actor:
                 else "act: in this agent's environment all actions are always allowed: leave legal= out"
             )
         given = np.asarray(legal).astype(bool)
-        if given.shape != (shape if alone else (entries, *shape)):
-            raise TesseraError(f"act: legal has shape {list(given.shape)}, and must have {list(shape)} per observation")
+        wanted = shape if alone else (entries, *shape)
+        if given.shape != wanted:
+            raise TesseraError(f"act: legal has shape {list(given.shape)}, and must have {list(wanted)}")
+        if not given.any(-1).all():
+            raise TesseraError("act: legal allows no action at all: ask for an action only where one is allowed")
         return given[None] if alone else given
 
     def _remembered(self, entries: int) -> Sequence[Any]:

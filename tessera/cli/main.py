@@ -33,7 +33,7 @@ DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO
 
 USAGE = """usage: tessera COMMAND …
 
-  train SYSTEM ENV [flags]      train a system or algorithm; `tessera train ppo --help` documents every flag
+  train SYSTEM ENV [flags]      train a system or algorithm; flags: `tessera train ppo --help`
   compare SYSTEM ENV --policies a,b,c [flags]
                                 train under several policies; one table
   eval RUN…                     play greedy episodes with runs' params: means with intervals

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import functools
 import importlib
+import inspect
 from typing import Any
 
 from tessera.envs.base import (
@@ -89,9 +91,15 @@ def _made(name_or_factory: Any, precision: str, options: dict[str, Any]) -> Envi
             raise
         raise TesseraError(
             f"could not make {name_or_factory!r} with options {', '.join(sorted(options))} ({error}): "
-            "leave out the one it does not take"
+            f"leave out the one it does not take{_nearest_wrapper(options)}"
         ) from error
     return _with_precision(_with_masks(environment), precision)
+
+
+def _nearest_wrapper(options: dict[str, Any]) -> str:
+    """A hint for an option that is nearly the name of a wrapper."""
+    near = [match for option in options for match in difflib.get_close_matches(option, WRAPPERS, 1)]
+    return f", or did you mean {near[0]}?" if near else ""
 
 
 def runs_foreign_code(name: str) -> bool:
@@ -154,12 +162,27 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
 
 def _called(target: Any, name: str, options: dict[str, Any]) -> Any:
     """Call a factory; what it raises becomes a sentence, but for arguments that it does not take."""
+    refuse_missing_arguments(target, name, options)
     try:
         return target(**options)
     except (TypeError, TesseraError):
         raise
     except Exception as error:
         raise TesseraError(f"{name} cannot be made: it raised {type(error).__name__} ({error})") from error
+
+
+def refuse_missing_arguments(target: Any, name: str, options: dict[str, Any]) -> None:
+    """Refuse a constructor or function that needs more arguments than there are."""
+    try:
+        inspect.signature(target).bind(**options)
+    except TypeError as error:
+        if not options:
+            raise TesseraError(
+                f"{name} cannot be made without arguments ({error}): give them, as in {name}?size=3, or give them "
+                "defaults"
+            ) from error
+    except ValueError:  # some built-in callables have no signature
+        return
 
 
 def _looks_like_device(thing: Any) -> bool:

@@ -51,7 +51,8 @@ def trusted_algorithm(path: str, trust: Trust) -> type[Algorithm]:
 def trusted_networks(config: dict[str, Any], trust: Trust) -> None:
     """Refuse networks of the user's own that a run folder names, unless they are trusted."""
     for field, value in config.items():
-        if is_foreign(value) and not (trust is True or _named_by_user(value, trust)):
+        ours = is_foreign(value) and value.startswith("py:flax.")  # a class of Flax's own is no code of the folder's
+        if is_foreign(value) and not (ours or trust is True or _named_by_user(value, trust)):
             raise _refusal(field, value, "--network")
 
 
@@ -86,5 +87,6 @@ def _is_environment_class(target: Any) -> bool:
 def _refusal(what: str, name: str, flag: str) -> TesseraError:
     return TesseraError(
         f"the run's {what} {name!r} is not one of Tessera's, and to make it would run code that the folder names: "
-        f"add --trust (trust=True in Python) if you know where the run comes from, or {flag} {name!r}"
+        f"add --trust (trust=True in Python) if you know where the run comes from, or {flag} {name!r} "
+        f"(trust=[{name!r}])"
     )

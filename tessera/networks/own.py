@@ -46,10 +46,11 @@ def as_module(given: Any, what: str) -> nn.Module:
                 return nnx.bridge.ToLinen(cls, kwargs=FrozenDict(keywords), parent=None)
     except TypeError as error:
         raise TesseraError(
-            f"--{what} {name_in_words(given)} cannot be made ({error}): give all its arguments"
+            f"--{what} {name_in_words(given)} cannot be made ({error}): give the arguments that it takes"
         ) from error
     raise TesseraError(
-        f"--{what} {name_in_words(given)} is no Flax module: give a module of flax.linen, or a class of flax.nnx"
+        f"--{what} {name_in_words(given)} is no Flax module that can be made anew: give a module of flax.linen, or a "
+        "class of flax.nnx, not an object of it"
     )
 
 

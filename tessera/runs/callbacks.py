@@ -98,6 +98,7 @@ class CallbackFailed(RunFailed):
 
 def check_callbacks(callbacks: Sequence[Any]) -> tuple[Callback, ...]:
     """Refuse what is no callback."""
+    callbacks = [callbacks] if isinstance(callbacks, Callback) else callbacks
     for number, given in enumerate(callbacks):
         if not isinstance(given, Callback):
             what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import sys
+from pathlib import Path
 from typing import Any
 
 from tessera.errors import TesseraError
@@ -19,7 +21,9 @@ def parse_options(text: str, name: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in text.split("&"):
         key, equals, value = pair.partition("=")
-        if not key.isidentifier():
+        if key in options:
+            raise TesseraError(f"{name!r} sets {key} twice: leave one of them out")
+        if not key.isidentifier() or (equals and not value):
             raise TesseraError(f"{name!r}: options are written ?key=value&key=value, and {pair!r} is not")
         try:
             options[key] = ast.literal_eval({"true": "True", "false": "False"}.get(value, value)) if equals else True
@@ -54,16 +58,25 @@ def name_of(value: Any, flag: str) -> Any:
         cls = type(value)
         fields = [f for f in dataclasses.fields(value) if f.init and f.name not in ("parent", "name")]
         given = {f.name: getattr(value, f.name) for f in fields if getattr(value, f.name) != f.default}
-    path = f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', '')}"
+    path = f"{_module_of(cls)}.{getattr(cls, '__qualname__', '')}"
     wrong = [key for key, x in given.items() if not isinstance(x, PLAIN) and not _is_flat(x)]
     if wrong or not isinstance(cls, type) or "<locals>" in path:
-        why = f"its {wrong[0]} is no plain number, text or tuple" if wrong else "it is no class of a module"
+        why = "it is no class of a module"
+        if wrong or isinstance(cls, functools.partial):
+            why = f"its {wrong[0]} is no plain number, text or tuple" if wrong else "arguments are not given by keyword"
         raise TesseraError(
             f"{flag}: a run notes its settings as text, and {cls} cannot be noted, because {why}: define a class at "
             "the top of a module, with plain arguments"
         )
     options = "&".join(f"{key}={_written(x)}" for key, x in given.items())
     return f"{PREFIX}{path}" + (f"?{options}" if options else "")
+
+
+def _module_of(cls: Any) -> str:
+    """The module of a class; of a class in the script that runs, the module that the script is for others."""
+    module = getattr(cls, "__module__", "")
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(script).stem if module == "__main__" and script else module
 
 
 def _is_flat(value: Any) -> bool:

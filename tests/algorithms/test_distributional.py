@@ -119,7 +119,7 @@ def test_the_best_action_has_the_highest_mean_and_dueling_heads_centre_it(kind):
 
 def test_returns_that_are_learned_for_suit_the_observations():
     assert (C51().bind(SPEC).atoms, C51().bind(SPEC).highest) == (101, 100.0)
-    assert (C51().bind(BOARD).atoms, C51().bind(BOARD).lowest) == (51, -10.0)
+    assert (C51().bind(BOARD).atoms, C51().bind(BOARD).lowest) == (51, -25.0)
     with pytest.raises(TesseraError, match=r"--lowest 3.0 is not below --highest 1.0"):
         made(C51, lowest=3.0, highest=1.0)
 

@@ -173,9 +173,14 @@ class StartsAgain(Sound):
 
 
 class AllForbidden(Sound):
+    """After four steps."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], {"action_mask": np.ones(2, np.int8)}
+
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"action_mask": np.zeros(2, np.int8)}
+        return observation, reward, terminated, truncated, {"action_mask": np.full(2, self.time < 4, np.int8)}
 
 
 class CannotBeMade(Sound):

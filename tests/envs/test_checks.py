@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import faulty_envs
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from worlds import Forbidding, ForbiddingHost
 
 import tessera
 from tessera.cli.main import main
@@ -194,3 +197,62 @@ def test_training_from_the_command_line_says_one_sentence_and_leaves_nothing(fau
 def test_each_family_names_itself():
     assert isinstance(faulty_envs.Sound(), gymnasium.Env)
     assert tessera.check_env(faulty_envs.SoundTeam).spaces == "observations float32[2, 2], 2 actions, 2 agents"
+
+
+class MaskOnlyInStep(ForbiddingHost):
+    def reset(self, **more: Any) -> Any:
+        return super().reset(**more)[0], {}
+
+
+class MaskOnlyInReset(ForbiddingHost):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {}
+
+
+class ShortMask(ForbiddingHost):
+    def reset(self, **more: Any) -> Any:
+        return super().reset(**more)[0], {"action_mask": np.ones(3, np.int8)}
+
+
+class EmptyMask(ForbiddingHost):
+    def reset(self, **more: Any) -> Any:
+        return super().reset(**more)[0], {"action_mask": np.zeros(5, np.int8)}
+
+
+class NothingAllowed(Forbidding):
+    def legal(self, state: Any) -> Any:
+        return jnp.zeros(5, bool)
+
+    def step(self, state: Any, action: Any, key: Any) -> Any:
+        after, observation, _, *ends = super().step(state, action, key)
+        return after, observation, jnp.float32(0), *ends
+
+
+class NeedsMore(ForbiddingHost):
+    def __init__(self, size: int) -> None:
+        del size
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        (MaskOnlyInStep, r"gives info\['action_mask'\] in step\(\) and not in reset\(\)"),
+        (MaskOnlyInReset, r"gives info\['action_mask'\] in reset\(\) and not in step\(\)"),
+        (ShortMask, "has 3 entries, and there are 5 actions"),
+        (EmptyMask, "forbids every action while the episode goes on"),
+        (NeedsMore, "cannot be made without arguments .missing a required argument: 'size'.: give them"),
+        ("CartPole-v1?wrap=gymnasium.wrappers:TimeLimit", "a wrapper gets the environment alone"),
+        ("CartPole-v1?stak=4", "did you mean stack"),
+    ],
+)
+def test_faulty_masks_and_arguments_are_refused_before_a_run(env, sentence, tmp_path):
+    with pytest.raises(tessera.TesseraError, match=sentence):
+        tessera.train(tessera.PPO(), env, steps=100, run_dir=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_environment_that_allows_nothing_is_found_by_playing():
+    report = tessera.check_env(NothingAllowed())
+    assert any("forbids every action" in str(finding) for finding in report.errors)
+    assert tessera.check_env(Forbidding()).ok
+    assert tessera.check_env(ForbiddingHost).ok

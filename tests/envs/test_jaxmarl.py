@@ -178,7 +178,7 @@ def test_unknown_names_are_answered_with_the_nearest():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("hanabi", "no mask"),
+        ("hanabi", "take turns"),
         ("storm_2p", "arrays"),
         ("ant_4x2", "deprecated"),
         ("JaxRobotarium_navigation", "jaxrobotarium"),

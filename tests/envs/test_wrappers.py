@@ -336,7 +336,7 @@ def test_names_with_wrappers_of_ones_own_run_foreign_code(name, foreign):
         ("gymnax:CartPole-v1?stack=2&stack=3", "sets stack twice"),
         ("gymnax:CartPole-v1?stack=", "options are written"),
         ("gymnax:CartPole-v1?wrap=a:B", "single Gymnasium environments"),
-        ("CartPole-v1?stack=2&wrap=test_wrappers:Added", "before other wrappers"),
+        ("CartPole-v1?stack=2&wrap=test_wrappers:Added", "write it before those of"),
         ("CartPole-v1?wrap=os", "as module:Class"),
         ("CartPole-v1?wrap=os:system", "derives from gymnasium.Wrapper"),
         ("ale:pong?repeat=2", "its own option frameskip"),

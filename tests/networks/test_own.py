@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 
 import flax.linen as nn
 import jax
@@ -66,8 +68,8 @@ def test_both_critics_have_a_torso_of_their_own():
         (tessera.PPO(core=Features()), "Features is no recurrent cell"),
         (tessera.PPO(network=Values()), "must make the head output of a distribution over actions and a value"),
         (tessera.DQN(network=Values(3)), r"into \[\(2, 3, 3\)\], and must make values of actions: \[\(2, 3, 2\)\]"),
-        (tessera.DQN(network=Values(), dueling=True), "--network has heads of its own"),
-        (tessera.PPO(network=PolicyAndValue(), core="lstm"), "--network is for one agent, and without --core"),
+        (tessera.DQN(network=Values(), dueling=True), "--network is a whole one: leave out --torso"),
+        (tessera.PPO(network=PolicyAndValue(), core="lstm"), "--network is a whole one, for one agent: leave out"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(algorithm, sentence, tmp_path):
@@ -116,3 +118,15 @@ def test_names_of_objects_make_them_again():
 
     with pytest.raises(tessera.TesseraError, match="it is no class of a module"):
         name_of(Hidden(), "--torso")
+
+
+def test_a_class_of_the_script_that_runs_is_noted_by_the_name_that_others_import(tmp_path):
+    script = tmp_path / "my_script.py"
+    script.write_text(
+        "import flax.linen as nn\n"
+        "from tessera.support.named_objects import name_of\n\n\n"
+        "class Mine(nn.Module):\n    width: int = 3\n\n\n"
+        "if __name__ == '__main__':\n    print(name_of(Mine(5), '--torso'))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "py:my_script.Mine?width=5"

@@ -110,13 +110,13 @@ UNREAD: dict[str, Callable[[Path], Any]] = {
     "a policy of a module": lambda run: change(run, policy="py:hostile.POLICY"),
     "an engine": lambda run: change(run, engine="py:hostile.Engine"),
     "a plan": lambda run: (run / "plan.json").write_text(json.dumps({"policy": "py:hostile.POLICY", "engine": "x"})),
-    "a torso and extras": lambda run: change(run, algorithm={"torso": "py:hostile.Torso", "name": "py:hostile"}),
+    "extras": lambda run: change(run, algorithm={"extra": "py:hostile.Torso", "name": "py:hostile"}),
 }
 
 
 @pytest.mark.parametrize("damage", UNREAD.values(), ids=UNREAD.keys())
 def test_no_command_imports_what_other_entries_name(damage, run, capsys, monkeypatch):
-    """Policy, engine, plan and network of a folder are never imported: not to plot, to evaluate or to go on."""
+    """Policy, engine and plan of a folder are never imported: not to plot, to evaluate or to go on."""
     Path("hostile.py").write_text("open('PWNED', 'w')\nPOLICY = Engine = Torso = None\n")
     monkeypatch.syspath_prepend(os.getcwd())
     damage(run)
@@ -127,6 +127,21 @@ def test_no_command_imports_what_other_entries_name(damage, run, capsys, monkeyp
         assert "Traceback" not in capsys.readouterr().err
     with contextlib.suppress(TesseraError):
         tessera.evaluate_run(run, episodes=2)
+    assert not Path("PWNED").exists()
+
+
+@pytest.mark.parametrize("field", ["torso", "core", "network"])
+def test_a_network_that_a_folder_names_is_imported_only_if_it_is_trusted(field, run, capsys, monkeypatch):
+    Path("hostile.py").write_text("open('PWNED', 'w')\nTorso = None\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    change(run, algorithm={field: "py:hostile.Torso"})
+    resume = [*TRAIN, "--steps", str(2 * STEPS), "--run-dir", str(run), "--resume"]
+    for command in (["plot", str(run), "-o", "curves.png"], ["eval", str(run), "--episodes", "2"], resume):
+        with contextlib.suppress(SystemExit):
+            main(command)
+        assert "Traceback" not in capsys.readouterr().err
+    with pytest.raises(TesseraError, match="is not one of Tessera's"):
+        tessera.load(run)
     assert not Path("PWNED").exists()
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from tessera.algorithms.contract import State, Transition, View
 from tessera.algorithms.parts.actor_critic_acting import ActorCriticActing, Statistics, normalised_observation
 from tessera.envs.base import Box, Spec
+from tessera.errors import TesseraError
 from tessera.maths.bootstrap import next_values
 from tessera.maths.distributions import Distribution, for_actions
 from tessera.maths.returns import generalised_advantage
@@ -93,6 +94,15 @@ class ActorCriticAlgorithm(ActorCriticActing):
         }
         unset = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         return dataclasses.replace(self, spec=spec, **unset)
+
+    def check(self) -> None:
+        """Refuse to normalise observations of several parts."""
+        super().check()
+        if self.normalise_observations and self.world.is_tree:
+            raise TesseraError(
+                f"--normalise-observations is for observations of one array, and these have "
+                f"{', '.join(self.world.parts)}: leave it out"
+            )
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """The algorithm's own defaults that depend on the spec, by field."""

@@ -88,9 +88,9 @@ class ActorCriticActing(Algorithm):
         if not is_own(self.core) and self.core not in CORES:
             raise unknown_name("core", self.core, CORES)
         if self.network is not None:
-            if self.recurrent or self.world.agents:
+            if self.recurrent or self.world.agents or self.torso != "auto":
                 raise TesseraError(
-                    f"{self.name}: --network is for one agent, and without --core: leave one of them out"
+                    f"{self.name}: --network is a whole one, for one agent: leave out --torso and --core, or --network"
                 )
             shapes = ((head_size(self.world.actions),), ())
             check_network(

@@ -54,8 +54,8 @@ class EpsilonGreedyAlgorithm(Algorithm):
         if self.exploration not in EXPLORATIONS:
             raise unknown_name("exploration", self.exploration, EXPLORATIONS)
         if self.network is not None:
-            if self.dueling or getattr(self, "noisy", False):
-                raise TesseraError(f"{self.name}: --network has heads of its own: leave out --dueling and --noisy")
+            if self.dueling or getattr(self, "noisy", False) or self.torso != "auto":
+                raise TesseraError(f"{self.name}: --network is a whole one: leave out --torso, --dueling and --noisy")
             shape = (self.world.alternatives, *((self.outputs_per_action,) if self.outputs_per_action else ()))
             check_network(self.world, self.network, (shape,), "values of actions")
 

@@ -53,7 +53,9 @@ def play_device(env: DeviceEnvironment, report: EnvironmentCheck, steps: int, se
         over = jnp.asarray(terminated | truncated)
         fresh, _ = env.restart(state, key_reset)
         state = jax.tree.map(lambda a, b: jnp.where(over, a, b), fresh, state)
-        return state, (observation, jnp.asarray(reward), jnp.asarray(terminated), jnp.asarray(truncated))
+        legal = env.legal(state)
+        some = jnp.ones((), bool) if legal is None else jnp.asarray(legal).any(-1).all()
+        return state, (observation, jnp.asarray(reward), jnp.asarray(terminated), jnp.asarray(truncated), some)
 
     @jax.jit
     def play(key: Any) -> Any:
@@ -64,7 +66,7 @@ def play_device(env: DeviceEnvironment, report: EnvironmentCheck, steps: int, se
 
     jax.block_until_ready(play(jax.random.key(seed)))  # compiled
     begun = time.perf_counter()
-    first, (observations, rewards, terminated, truncated) = jax.block_until_ready(play(jax.random.key(seed + 1)))
+    first, (observations, rewards, terminated, truncated, some) = jax.block_until_ready(play(jax.random.key(seed + 1)))
     report.seconds, report.steps = time.perf_counter() - begun, rounds * TOGETHER
     ended = np.asarray(terminated | truncated)
     report.episodes = int(ended.sum())
@@ -72,6 +74,10 @@ def play_device(env: DeviceEnvironment, report: EnvironmentCheck, steps: int, se
     if bool((terminated & truncated).any()):
         report.warning(
             f"{env.name} terminates and truncates in the same step, which then counts as terminated: set one of them"
+        )
+    if not bool(some.all()):
+        report.error(
+            f"legal() of {env.name} forbids every action while the episode goes on: end the episode, or allow one"
         )
     check_length(report, env.spec.time_limit, ended)
 

@@ -112,6 +112,8 @@ def where(error: BaseException) -> str:
 
 def raised(name: str, method: str, error: BaseException) -> str:
     """The sentence for an exception of an environment."""
+    if isinstance(error, NotImplementedError) and not str(error):
+        return f"{name} does not define {method}(): write it"
     message = " ".join(str(error).split()) or "no message"
     return f"{method}() of {name} raised {type(error).__name__}{where(error)} ({message[:200]}): mend it there"
 

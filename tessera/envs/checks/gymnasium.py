@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tessera.envs.checks.findings import EnvironmentCheck, raised, values_in
+from tessera.envs.spaces import MASK
 from tessera.errors import TesseraError
 
 STEP = "observation, reward, terminated, truncated, info"
@@ -28,10 +29,18 @@ def refuse_broken_gymnasium(env: Any, name: str) -> None:
     """
     with contextlib.suppress(Raised):
         _, info = _reset(env, name, seed=0)
+        masked = MASK in info
+        _refuse(_mask_problem(env, name, info, masked))
         for _ in range(QUICK_STEPS):
             _, _, terminated, truncated, info = _step(env, name, _sampled(env, info))
             if terminated or truncated:
                 return
+            _refuse(_mask_problem(env, name, info, masked))
+
+
+def _refuse(problem: str) -> None:
+    if problem:
+        raise TesseraError(problem)
 
 
 def play_gymnasium(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.ndarray:
@@ -42,10 +51,12 @@ def play_gymnasium(env: Any, report: EnvironmentCheck, steps: int, seed: int) ->
         same_as_first = []
         env.action_space.seed(seed)
         first, info = _start(env, name, seed)
-        moved = False
+        moved, masked = False, MASK in info
         begun = time.perf_counter()
         for k in range(steps):
-            _check_mask(env, report, info)
+            if problem := _mask_problem(env, name, info, masked):
+                report.error(problem)
+                break
             observation, _, terminated, truncated, info = _step(env, name, _sampled(env, info))
             _check_bounds(env.observation_space, observation, report)
             moved = moved or not _equal(observation, first)
@@ -206,22 +217,26 @@ def _check_bounds(space: Any, observation: Any, report: EnvironmentCheck) -> Non
         report.error(f"{report.name} observes {_brief(observation)}, which is not in {space}: correct one of them")
 
 
-def _check_mask(env: Any, report: EnvironmentCheck, info: dict[str, Any]) -> None:
-    mask = info.get("action_mask")
+def _mask_problem(env: Any, name: str, info: dict[str, Any], masked: bool) -> str:
+    """What is wrong with the mask of a step, if the first reset of the environment had one or not; "" if nothing."""
     space = env.action_space
-    if mask is None or not isinstance(space, spaces.Discrete):
-        return
-    mask = np.asarray(mask)
-    if mask.shape != (int(space.n),):
-        report.error(
-            f"the action mask of {report.name} has shape {list(mask.shape)}, and there are {space.n} actions: give one "
-            "entry for each"
-        )
-    elif not mask.any():
-        report.error(
-            f"the action mask of {report.name} forbids every action while the episode goes on: end the episode, or "
-            "allow one"
-        )
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return ""
+    if (MASK in info) != masked:
+        there, missing = ("reset()", "step()") if masked else ("step()", "reset()")
+        return f"{name} gives info['{MASK}'] in {there} and not in {missing}: give it at every reset and step, or never"
+    if not masked:
+        return ""
+    given = info[MASK]
+    parts = given if isinstance(given, tuple | list) and np.ndim(given[0]) else (given,)
+    mask = np.concatenate([np.ravel(part) for part in parts])
+    size = int(space.n) if isinstance(space, spaces.Discrete) else int(spaces.flatdim(space))
+    size = 2 * size if isinstance(space, spaces.MultiBinary) else size
+    if mask.size != size:
+        return f"the action mask of {name} has {mask.size} entries, and there are {size} actions: give one for each"
+    if not mask.any():
+        return f"the action mask of {name} forbids every action while the episode goes on: end it, or allow one"
+    return ""
 
 
 def _check_autoreset(env: Any, report: EnvironmentCheck, info: dict[str, Any]) -> None:

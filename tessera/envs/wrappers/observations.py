@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessera.envs.base import Environment, Spec, first_array, map_arrays
+from tessera.envs.base import Array, Environment, Spec, first_array, map_arrays
 from tessera.envs.wrappers.transform import Arrays, Outcome, Transform
 from tessera.errors import TesseraError
 
@@ -40,7 +40,7 @@ class Hide(Observed):
         entries = tuple(entries) if isinstance(entries, tuple | list) else (entries,)
         if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
             raise TesseraError(f"hide={_text(entries)}: name entries of the observation by number, as in hide=1,3")
-        shape = env.spec.array.shape
+        shape = _one_array(env, "hide").shape
         if len(shape) != 1 or env.spec.agents:
             raise TesseraError(f"hide is for flat observations of one agent, and those of {env.name} are {shape}")
         self._kept = np.setdiff1d(np.arange(shape[0]), entries)
@@ -123,7 +123,7 @@ class Scale(Observed):
     def __init__(self, env: Environment) -> None:
         self._low: Any = np.float32(0)
         self._span: Any = np.float32(255)
-        self._bytes = env.spec.array.dtype == "uint8"
+        self._bytes = _one_array(env, "scale").dtype == "uint8"
         self.words = "bytes of observations scaled to [0, 1]"
         if self._bytes:
             return
@@ -174,7 +174,7 @@ class Normalise(Transform):
     keeps = "the statistics of ?normalise"
 
     def __init__(self, env: Environment) -> None:
-        if env.spec.array.dtype == "uint8":
+        if _one_array(env, "normalise").dtype == "uint8":
             raise TesseraError(f"normalise is for real numbers, and {env.name} observes bytes: use scale instead")
 
     def bounds(self, bounds: Any) -> Any:
@@ -209,6 +209,16 @@ class Normalise(Transform):
             observation, mean, variance,
         )  # fmt: skip
         return Running(count, mean, variance), shown
+
+
+def _one_array(env: Environment, wrapper: str) -> Array:
+    """The one array of an observation; refuse a tree."""
+    if env.spec.is_tree:
+        raise TesseraError(
+            f"{wrapper} is for observations of one array, and those of {env.name} have "
+            f"{', '.join(env.spec.parts)}: leave {wrapper} out"
+        )
+    return env.spec.array
 
 
 def _planes_first(shape: tuple[int, ...], dtype: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from tessera.envs.base import Environment
@@ -14,8 +15,8 @@ def wrap_each(env: Environment, value: Any) -> Environment:
     inside = getattr(env, "wrapped_in", None)
     if inside is None:
         raise TesseraError(
-            f"wrap={name_of(value)} is for single Gymnasium environments, and {env.name} is none: write it before "
-            "other wrappers, or leave it out"
+            f"wrap={name_of(value)} is for single Gymnasium environments without other wrappers: write it before "
+            f"those of {env.name}, or leave it out"
         )
     wrapped = inside(tuple(_wrapper_class(one) for one in _each(value)))
     wrapped.wrapper_words = f"wrapped in {', '.join(map(name_of, _each(value)))}"
@@ -44,4 +45,11 @@ def _wrapper_class(given: Any) -> type:
         target = import_target(f"{module}.{name}")
     if not (isinstance(target, type) and issubclass(target, gymnasium.Wrapper)):
         raise TesseraError(f"wrap={given} is no class that derives from gymnasium.Wrapper: write one around it")
+    try:
+        inspect.signature(target).bind(None)
+    except TypeError as error:
+        raise TesseraError(
+            f"wrap={given}: a wrapper gets the environment alone, and this one needs more ({error}): derive a class "
+            "from it that sets the rest"
+        ) from error
     return target
