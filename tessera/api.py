@@ -190,7 +190,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             those in compiled environments; others are played by a process beside it.
         patience: stop after so many of these evaluations without improvement; None: never.
         min_improvement: what the mean return must gain to count as an improvement.
-        callbacks: code of yours that is told of updates, evaluations, checkpoints and the end, and may stop the run.
+        callbacks: code of yours that is called at updates, evaluations, checkpoints and the end, and may stop the run.
         init_from: run whose params to start from: "runs/x" for its newest checkpoint, "runs/x@best", "runs/x@1200" by
             update. Optimiser, clock and replay start anew.
         trace: file for a timeline of every replica, in Chrome's trace format.

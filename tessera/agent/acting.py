@@ -104,12 +104,12 @@ class Actor:
             return [array], alone
         try:
             leaves: list[Any] = []
-            map_arrays(lambda _, given: leaves.append(given), _in_order(self._form), observation)
+            map_arrays(lambda _, given: leaves.append(given), self._form, observation)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             names = ", ".join(path for path, _ in self._parts)
             raise TesseraError(
                 f"act: this agent reads observations with the parts {names}, and something is missing or has another "
-                f"form: pass them as the environment returns them"
+                "form: pass them as the environment returns them"
             ) from error
         both = [_with_batch_axis(path, given, part) for (path, part), given in zip(self._parts, leaves, strict=True)]
         if len({(alone, len(array)) for array, alone in both}) > 1:
@@ -118,7 +118,6 @@ class Actor:
 
     def _as_mask(self, legal: Any, entries: int, alone: bool) -> np.ndarray:
         world = self.algorithm.world
-        shape = (*((world.agents,) if world.agents else ()), world.alternatives)
         if legal is None or not world.restricted:
             raise TesseraError(
                 "act: this agent was trained where some actions are not allowed: pass legal=mask, such as "
@@ -127,7 +126,7 @@ class Actor:
                 else "act: in this agent's environment all actions are always allowed: leave legal= out"
             )
         given = np.asarray(legal).astype(bool)
-        wanted = shape if alone else (entries, *shape)
+        wanted = world.mask_shape if alone else (entries, *world.mask_shape)
         if given.shape != wanted:
             raise TesseraError(f"act: legal has shape {list(given.shape)}, and must have {list(wanted)}")
         if not given.any(-1).all():
@@ -173,16 +172,8 @@ def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callab
 
 def example_of(world: Spec, entries: int) -> tuple[Any, Any]:
     """A batch of observations and of masks, which are None where all actions are always allowed."""
-    agents = (world.agents,) if world.agents else ()
-    legal = np.ones((entries, *agents, world.alternatives), bool) if world.restricted else None
+    legal = np.ones((entries, *world.mask_shape), bool) if world.restricted else None
     return world.zeros(np, entries), legal
-
-
-def _in_order(tree: Any) -> Any:
-    """The same tree with the keys of dicts in the order of JAX's leaves."""
-    if isinstance(tree, dict):
-        return {key: _in_order(tree[key]) for key in sorted(tree)}
-    return tuple(map(_in_order, tree)) if isinstance(tree, tuple) else tree
 
 
 def _with_batch_axis(name: str, observation: Any, part: Array) -> tuple[np.ndarray, bool]:

@@ -162,8 +162,9 @@ class Algorithm:
         widths = getattr(self, "widths", None)
         if widths is not None and (not widths or min(widths) < 1):
             raise TesseraError(f"--widths {' '.join(map(str, widths))}: name one or more layers of at least 1 unit")
-        if is_own(getattr(self, "torso", None)):
-            check_torso(self.world, getattr(self, "torso", None))
+        torso = getattr(self, "torso", None)
+        if is_own(torso):
+            check_torso(self.world, torso)
         for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)

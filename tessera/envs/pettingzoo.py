@@ -28,7 +28,7 @@ import numpy as np
 
 from tessera.envs.base import Box, HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
 from tessera.envs.spaces import MASK, Spaces
-from tessera.envs.vectors import seed_for, spread
+from tessera.envs.vectors import SteppedInALoop, seed_for, spread
 from tessera.errors import TesseraError, unknown_name
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments draw with it, and it prints a greeting
@@ -109,7 +109,7 @@ class PettingZooEnvironment(HostEnvironment):
         return self._factory()
 
 
-class ParallelEnvs(HostVector):
+class ParallelEnvs(SteppedInALoop):
     """Parallel environments stepped in a loop, each reset in the step that ends its episode.
 
     An agent that has dropped out observes zeros, gets no reward and takes no action until the next episode.
@@ -122,14 +122,6 @@ class ParallelEnvs(HostVector):
         """Start every environment from its seed."""
         pairs = zip(self._envs, self._seeds, strict=True)
         return self._first([env.reset(seed=seed) for env, seed in pairs], range(len(self._envs)))
-
-    def step(self, actions: np.ndarray) -> Timestep:
-        """Play one step in every environment."""
-        return self._play(actions, range(len(self._envs)))
-
-    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
-        """Play one step in the environments `which`."""
-        return self._play(actions, np.flatnonzero(which).tolist())
 
     def restart(self, which: np.ndarray) -> Timestep:
         """Start new episodes in the environments `which`."""
@@ -185,12 +177,6 @@ class ParallelEnvs(HostVector):
 
     def _grouped(self, timestep: Timestep) -> Timestep:
         return Timestep._make(None if x is None else x.reshape(*self._shape, *x.shape[1:]) for x in timestep)
-
-    def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
-        self._envs = []
 
 
 class Team:

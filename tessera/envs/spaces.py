@@ -23,6 +23,7 @@ class Spaces:
     def __init__(self, name: str, observations: spaces.Space, actions: spaces.Space) -> None:
         self._observations, self._actions = observations, actions
         self.spec = Spec(*_observation_spec(name, observations), _actions(name, actions))
+        self._form = self.spec.observation
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Lower and upper bounds of encoded observations; None for a tree."""
@@ -42,7 +43,7 @@ class Spaces:
 
     def encode(self, batch: Any) -> Any:
         """Translate a batch of observations to fresh, C-contiguous arrays [n, ...], in the tree of the spec."""
-        return _encoded(self._observations, self.spec.observation, batch)
+        return _encoded(self._observations, self._form, batch)
 
     def translate(self, observation: Any) -> Any:
         """One observation of the space as arrays; None if it is no such, or an array that needs no translation."""

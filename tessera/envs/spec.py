@@ -156,6 +156,11 @@ class Spec:
                 return sum(choices)
         return 0
 
+    @property
+    def mask_shape(self) -> tuple[int, ...]:
+        """Shape of the masks in one environment."""
+        return (self.agents, self.alternatives) if self.agents else (self.alternatives,)
+
     def zeros(self, xp: Any, *batch: int) -> Any:
         """An observation of zeros, with leading axes `batch`; `xp` is NumPy or jax.numpy."""
         return map_arrays(lambda part: xp.zeros((*batch, *part.shape), part.dtype), self.observation)
@@ -179,9 +184,10 @@ def first_array(tree: Any) -> Any:
 
 
 def _arrays(shape: Any, dtype: Any) -> Any:
-    """A tree of `Array`s from trees of shapes and dtypes."""
+    """A tree of `Array`s from trees of shapes and dtypes; the keys of dicts are in the order of JAX's leaves."""
     if isinstance(shape, dict):
-        return {key: _arrays(child, dtype[key] if isinstance(dtype, dict) else dtype) for key, child in shape.items()}
+        dtypes = dtype if isinstance(dtype, dict) else dict.fromkeys(shape, dtype)
+        return {key: _arrays(shape[key], dtypes[key]) for key in sorted(shape)}
     if any(isinstance(child, dict | tuple) for child in shape):
         each = dtype if isinstance(dtype, tuple) else (dtype,) * len(shape)
         return tuple(_arrays(child, of) for child, of in zip(shape, each, strict=True))
@@ -192,6 +198,6 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Array]]:
     if isinstance(tree, Array):
         yield path, tree
         return
-    children = sorted(tree.items()) if isinstance(tree, dict) else enumerate(tree)
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, child in children:
         yield from _leaves(child, f"{path}/{key}" if path else str(key))

@@ -17,7 +17,31 @@ from tessera.envs.base import HostVector, Timestep, first_array, map_arrays
 from tessera.envs.spaces import MASK, Spaces
 
 
-class OneByOne(HostVector):
+class SteppedInALoop(HostVector):
+    """Environments that are stepped one after the other, so that some can be stepped without the others."""
+
+    _envs: Sequence[Any]
+
+    def step(self, actions: np.ndarray) -> Timestep:
+        """Play one step in every environment."""
+        return self._play(actions, range(len(self._envs)))
+
+    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
+        """Play one step in the environments `which`."""
+        return self._play(actions, np.flatnonzero(which).tolist())
+
+    def _play(self, actions: np.ndarray, rows: Sequence[int]) -> Timestep:
+        """Play one step in the environments `rows`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+        self._envs = []
+
+
+class OneByOne(SteppedInALoop):
     """Single environments stepped in a loop, each reset in the step that ends its episode.
 
     Like SyncVectorEnv in its same-step mode, in three quarters of the time.
@@ -34,14 +58,6 @@ class OneByOne(HostVector):
         observations, infos = zip(*begun, strict=True)
         rows = range(len(self._envs))
         return first_timestep(self._array(observations, rows), legal=self._legal(infos, rows))
-
-    def step(self, actions: np.ndarray) -> Timestep:
-        """Play one step in every environment."""
-        return self._play(actions, range(len(self._envs)))
-
-    def step_some(self, actions: np.ndarray, which: np.ndarray) -> Timestep:
-        """Play one step in the environments `which`."""
-        return self._play(actions, np.flatnonzero(which).tolist())
 
     def restart(self, which: np.ndarray) -> Timestep:
         """Start new episodes in the environments `which`."""
@@ -95,15 +111,7 @@ class OneByOne(HostVector):
         return self._placed(np.stack([self._spaces.mask(info.get(MASK)) for info in infos]), rows)
 
     def _placed(self, arrays: Any, rows: Sequence[int]) -> Any:
-        if len(rows) < len(self._envs):
-            arrays = map_arrays(lambda x: spread(x, rows, len(self._envs)), arrays)
-        return grouped(arrays, self._shape)
-
-    def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
-        self._envs = []
+        return grouped(map_arrays(lambda x: spread(x, rows, len(self._envs)), arrays), self._shape)
 
 
 class VectorEnvs(HostVector):
@@ -241,7 +249,9 @@ def first_timestep(observation: Any, masked: bool = False, legal: np.ndarray | N
 
 
 def spread(values: np.ndarray, rows: Sequence[int], size: int) -> np.ndarray:
-    """The values of some environments as rows of an array for all of them."""
+    """The values of some environments, in their order, as rows of an array for all of them."""
+    if len(rows) == size:
+        return values
     full = np.zeros((size, *values.shape[1:]), values.dtype)
     full[list(rows)] = values
     return full

@@ -76,7 +76,7 @@ class ActorCritic(nn.Module):
 
     def empty(self) -> tuple[Carry, ...]:
         """State of the cores when an episode begins, for one environment: one entry for each core."""
-        if not is_own(self.core) and self.core == "none":
+        if self.core == "none":
             return ()
         one = empty_core(self.core, self.core_width, self.spec, self.torso)
         return (one,) * (1 if self._shared else 2)

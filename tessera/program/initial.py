@@ -174,7 +174,7 @@ def timestep_shape(env: Environment, with_state: bool = False) -> Timestep:
     timestep = Timestep(observation, reward, flag, flag, observation, valid)
     if isinstance(env, HostEnvironment):
         alive = jax.ShapeDtypeStruct(agents, jnp.dtype(bool)) if env.mortal else None
-        legal = jax.ShapeDtypeStruct((*agents, spec.alternatives), jnp.dtype(bool)) if spec.restricted else None
+        legal = jax.ShapeDtypeStruct(spec.mask_shape, jnp.dtype(bool)) if spec.restricted else None
         return timestep._replace(alive=alive, legal=legal, final_legal=legal)
 
     def described(key: jax.Array) -> Timestep:

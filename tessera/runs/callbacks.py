@@ -15,7 +15,7 @@ from tessera.errors import RunFailed, TesseraError
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What every callback is told."""
+    """What every callback gets."""
 
     seed: int
     """Seed of the run; with `seeds=` it says which of the runs this is of."""
@@ -140,4 +140,4 @@ METHODS: dict[type[Event], str] = {
     CheckpointEvent: "on_checkpoint",
     EndEvent: "on_end",
 }
-"""Kind of event -> the method that is told of it."""
+"""Kind of event -> the method that is called with it."""

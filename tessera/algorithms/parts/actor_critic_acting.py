@@ -105,7 +105,7 @@ class ActorCriticActing(Algorithm):
     @property
     def recurrent(self) -> bool:
         """Whether the network has a core."""
-        return is_own(self.core) or self.core != "none"
+        return self.core != "none"
 
     @property
     def agents(self) -> int:

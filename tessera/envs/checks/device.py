@@ -131,8 +131,7 @@ def _check_observation(env: DeviceEnvironment, observation: Any, method: str) ->
 
 def _check_mask(env: DeviceEnvironment, state: Any) -> None:
     """Refuse a mask of another form than the actions."""
-    legal, spec = _traced(env, "legal", state), env.spec
-    wanted = (*((spec.agents,) if spec.agents else ()), spec.alternatives)
+    legal, wanted = _traced(env, "legal", state), env.spec.mask_shape
     if legal is not None and not (_is_array(legal) and tuple(legal.shape) == wanted and legal.dtype == np.bool_):
         raise TesseraError(
             f"legal() of {env.name} returns {_form(legal)}, and it must be {shown(wanted, bool)}: say of each action "

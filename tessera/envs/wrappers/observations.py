@@ -75,8 +75,8 @@ class Stack(Transform):
             before, after = (part.shape[self._agents :] for part in (one, other))
             if _planes_first(before, one.dtype) != _planes_first(after, one.dtype):
                 raise TesseraError(
-                    f"stack={size}: {before} observations of {env.name} would become {after}, in which channels and "
-                    "rows cannot be told apart: stack fewer"
+                    f"stack={size}: {before} observations of {env.name} would become {after}, where channels and "
+                    "rows look alike: stack fewer"
                 )
         self.words = f"{size} observations stacked"
 
