@@ -134,20 +134,24 @@ class FirstComeInbox(Inbox):
         """Batches that are being filled: what does not fit into one begins the next."""
         self._turn = 0
         self._arrivals: Counter[int] = Counter()
-        """Messages of each sender for this update; with a bound on lag none may send for two updates at once."""
+        """Messages of each sender for this update; with a bound on lag none may send for two updates at once, but of
+        the first params, with which a replay is filled, as many as there are."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take groups until a batch is full."""
         self._drop_late()
+        most = self.bound if self.versions.newest else None
         order = sorted(self.links, key=lambda p: (p < self._turn, p))
         while not (self._batches and self._batches[0].full):
             ready = [p for p in order if self.links[p].waiting(self.reader[p])]
-            ready = [p for p in ready if self.bound is None or self._arrivals[p] <= self.bound]
+            ready = [p for p in ready if most is None or self._arrivals[p] <= most]
             if not ready:
                 return False, None
             for p in ready:
                 self._take(p)
-            self._turn = ready[-1] + 1
+                self._turn = p + 1
+                if self._batches and self._batches[0].full:  # what is left waits in its links, and holds its senders up
+                    break
         self._arrivals.clear()
         return True, self._batches.pop(0).value()
 

@@ -54,14 +54,16 @@ class Route:
         """Groups that receiver `q` holds."""
         return self.plan.fragments[self.channel.target].held(self.channel.wanted_by)[q]
 
+    def offered(self, q: int) -> tuple[int, ...]:
+        """Groups of which receiver `q` gets some or all: those that it holds, or takes its batch from."""
+        if isinstance(self.channel.discipline, FirstCome):
+            return self.plan.fragments[self.channel.target].groups[q]
+        return self.wanted(q)
+
     def common(self, p: int, q: int) -> list[int]:
-        """Positions, among the groups of sender `p`, of those that receiver `q` holds too."""
-        match self.channel.discipline:
-            case FirstCome(first=first) if first:  # there is one receiver, and it takes any group
-                return list(range(len(self.made(p))))
-            case _:
-                wanted = set(self.wanted(q))
-                return [k for k, g in enumerate(self.made(p)) if g in wanted]
+        """Positions, among the groups of sender `p`, of those that are for receiver `q`."""
+        wanted = set(self.offered(q))
+        return [k for k, g in enumerate(self.made(p)) if g in wanted]
 
     def linked(self, p: int, q: int) -> bool:
         """Whether sender `p` has anything for receiver `q`."""

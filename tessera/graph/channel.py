@@ -88,6 +88,7 @@ class Channel:
             "lag": lag_of(d),
             "bound": bound_of(d),
             "first": d.first if isinstance(d, FirstCome) else 0,
+            "take": d.take if isinstance(d, FirstCome) else 0,
             "capacity": d.capacity,
             "codec": self.codec,
             "threshold": self.threshold,
@@ -101,6 +102,7 @@ class Channel:
         """The channel that `to_json` described."""
         same = ("stream", "slot", "source", "target", "rate", "made_by", "wanted_by", "codec", "threshold")
         given = {name: data[name] for name in ("lag", "bound", "first", "every", "capacity")}
+        given["take"] = data.get("take", 0)  # plans that were saved before there was one
         discipline = make_discipline(
             data["stream"],
             data["mode"],
@@ -193,6 +195,7 @@ def _discipline(stream: Stream, policy: Policy, needs: Needs, lag: int, batching
         lag=trail,
         bound=bound,
         first=cut.first,
+        take=cut.take,
         every=cut.every,
         capacity=capacity,
         batching=batching if stream.name == "timesteps" else None,

@@ -45,7 +45,9 @@ class FirstCome:
     bound: int | None = None
     """Updates by which experience may trail behind the params that learn from it; older messages are dropped."""
     first: int = 0
-    """How many of all actors an update waits for; 0: as many groups as there are, whoever sends them."""
+    """How many of all actors an update waits for; 0: as many groups as it takes, whoever sends them."""
+    take: int = 0
+    """Groups that an update learns from, over all receivers; 0: as many as there are."""
     capacity: int = 2
 
 
@@ -101,6 +103,7 @@ def make_discipline(
     lag: int = 0,
     bound: int | None = None,
     first: int = 0,
+    take: int = 0,
     every: int = 1,
     capacity: int = 1,
     batching: float | None = None,
@@ -120,7 +123,7 @@ def make_discipline(
         case _, "gradients":
             return InTurn(bound=bound, every=every, capacity=capacity)
         case _, "experience":
-            return FirstCome(bound=bound, capacity=capacity)
+            return FirstCome(bound=bound, take=take, capacity=capacity)
         case _, "samples":
             return Samples(bound=bound, capacity=capacity)
         case _:

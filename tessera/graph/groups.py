@@ -57,19 +57,25 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
     batch, together = needs.batch, needs.together
     holding = [(f, d) for f, d in zip(policy.fragments, devices, strict=True) if f.names != ("apply",)]
     holders = max(f.runs * d if f.by == "groups" else d for f, d in holding)
-    first, actors = 1, 1
-    if policy.cut("experience").mode == "first":
-        first, actors = policy.cut("experience").first, policy.replicas("act")
+    cut, first, actors = policy.cut("experience"), 1, 1
+    if cut.mode == "first":
+        first, actors = cut.first, policy.replicas("act")
     learners = max(policy.replicas("store"), policy.replicas("grad"))
 
+    def learned_of(groups: int) -> int:
+        return cut.take or groups // actors * first
+
     def fits(groups: int) -> bool:
-        learned = groups // actors * first
-        even = groups % actors == 0 and learned >= (learners if actors > 1 else 1)
-        drawn = not (batch and even and batch % learned)
-        placed = groups >= holders and all(groups % d == 0 for d in devices)
+        learned = learned_of(groups)
+        fewer = actors > 1 or cut.take > 0
+        even = groups % actors == 0 and (learners if fewer else 1) <= learned <= groups
+        drawn = not (batch and even and (batch % learned or groups % learned))
+        placed = groups >= holders and all(groups % d == 0 and (not cut.take or learned % d == 0) for d in devices)
         return envs % (groups * together) == 0 and placed and even and drawn
 
     limits = f" (multiples of {actors}, to wait for {first} of {actors} actors)" if actors > 1 else ""
+    limits += f" (an update takes {cut.take} of them, to {learners} learners)" if cut.take else ""
+    limits += " (whole batches, for a replay)" if batch and (actors > 1 or cut.take) else ""
     limits += f" ({needs.algorithm} needs {together} environments together)" if together > 1 else ""
     rows = f", a draw of {batch} rows" if batch else ""
     options = [groups for groups in divisors(envs) if fits(groups)]
@@ -85,4 +91,4 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
         )
     below = [groups for groups in options if groups <= DEFAULT_GROUPS]
     chosen = requested or (max(below) if below else min(options))
-    return chosen, chosen // actors * first
+    return chosen, learned_of(chosen)

@@ -74,6 +74,9 @@ class Cut:
     On `priorities`, in draws: the exact lag behind the samples."""
     first: int = 0
     """For mode first, on `experience`: actors that an update waits for."""
+    take: int = 0
+    """For async `experience`: groups that an update learns from, whichever come first; 0: as many as there are. With it
+    a batch does not grow with the actors."""
     capacity: int = 2
     """Messages that each sender may have in flight before it must wait (mode async)."""
     route: str = ""
@@ -173,6 +176,8 @@ class Policy:
             raise TesseraError(f"{where} has mode 'first': only 'experience' can wait for the first few")
         if cut.mode == "first" and not 1 <= cut.first <= self.replicas("act"):
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
+        if cut.take and (stream != "experience" or cut.mode != "async" or cut.take < 0):
+            raise TesseraError(f"{where} takes {cut.take} groups: only async 'experience' does, 1 or more, or 0 for all")
         if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
             raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
         loose = ("params", "async", None), ("gradients", "async", None)
@@ -202,6 +207,12 @@ class Policy:
         if self.cut("experience").route == "gather" and self.home("act") != self.home("store"):
             raise TesseraError(
                 f"policy {self.name!r}: every replica can gather experience only where `act` and `store` are together"
+            )
+        fewer = self.cut("experience").take or self.cut("experience").mode == "first"
+        if fewer and self.home("act") == self.home("store"):
+            raise TesseraError(
+                f"policy {self.name!r}: an update learns from the first few only where experience travels: put `act` and "
+                "`store` in two fragments"
             )
         late = self.cut("gradients").mode == "async" and learner != server
         if late and self.cut("params").mode != "async":

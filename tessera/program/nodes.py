@@ -45,6 +45,8 @@ class Repeat:
     body: tuple[Node, ...]
     stacks: Mapping[str, str] = field(default_factory=dict)
     """Slot of one iteration -> slot with the values of all iterations, on that slot's axis `stack`."""
+    batches: int = 1
+    """Batches of experience that one iteration makes; a fragment that only receives them takes an iteration for each."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def project(nodes: tuple[Node, ...], plan: Plan, index: int) -> tuple[Node, ...]
     for node in nodes:
         if isinstance(node, Repeat | Every):
             body = project(node.body, plan, index)
+            if isinstance(node, Repeat) and node.batches > 1 and "act" not in plan.fragments[index].operators:
+                node = replace(node, count=node.batches * (node.count or 1), batches=1)
             if body:
                 out.append(replace(node, body=body))
         elif isinstance(node, Op):

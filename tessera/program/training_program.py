@@ -101,12 +101,15 @@ class Training:
     """What peers exchange: state or params."""
     together: int = 1
     """Replicas that each make every update, while one clock counts the gradients of all of them."""
+    batches_per_unroll: int = 1
+    """Batches that one unroll of all environments makes, where an update learns from some of the groups only."""
 
     def start(self) -> tuple[Node, ...]:
         """The program that runs once, before the first update."""
         warmup = self.algorithm.schedule.warmup
         reports = {"report_env": "report_env", "report_act": "report_act"}
-        fill = (Repeat("w", warmup, self.collect(), reports),) if warmup else ()
+        # all that is played is kept: what nobody took would hold its senders up
+        fill = (Repeat("w", warmup, self.collect(), reports, self.batches_per_unroll),) if warmup else ()
         return (self._reset(), *fill)
 
     def updates(self) -> tuple[Node, ...]:

@@ -56,6 +56,7 @@ def make_training(plan: Plan, algorithm: Algorithm, env: Environment) -> Trainin
         every=plan.every,
         carries=plan.carries,
         together=plan.together,
+        batches_per_unroll=plan.groups // plan.batches,
     )
 
 
