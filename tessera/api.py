@@ -30,7 +30,7 @@ from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
-from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
+from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan, rounded_steps
 from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
 from tessera.program.training_program import published
@@ -139,6 +139,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     target_return: float | None = None,
     precision: str = "f32",
     preset: Preset | None = None,
+    system: str | None = None,
     eval_episodes: int = 100,
     checkpoint_every: float = 10.0,
     keep: int = 3,
@@ -180,6 +181,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
+        system: what the algorithm with these settings is called, such as "rainbow" for a C51; the run goes by it.
         eval_episodes: greedy episodes of each evaluation: at the end, and during training where one is asked for.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
@@ -211,7 +213,9 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         raise TesseraError("--resume needs --run-dir: which run should go on?")
     if preset is not None:
         envs, lag = preset.envs if envs is None else envs, preset.lag if lag is None else lag
-    steps = _steps(steps, folder if resume else None, preset)
+    before = _config_before(folder) if resume else {}
+    steps = _steps(steps, before, preset)
+    system = before.get("system") if system is None else system
     options = RunOptions(
         started=started,
         checkpoint_every=checkpoint_every,
@@ -243,12 +247,14 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     first, start = read_start(init_from, folder, resume, numbers, bound)
     bound = replace(bound, first_params=first)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
-    noted = {"init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
+    noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
     display, evaluator = make_display(quiet), Evaluator(bound, environment)
     if preset is not None:
         display.note(f"preset {preset}")
     updates = planned_updates(bound, plan, steps)
+    if rounding := rounded_steps(bound, plan, steps, updates):
+        display.note(rounding)
     if seeds is not None:
         together = SeedsRun(
             algorithm=bound, env=environment, plan=plan, config=config, folder=folder, updates=updates,
@@ -309,6 +315,7 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
         result = train(
             algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"],
             preset=None if named is None else find_preset(algorithm.name, env.name, named),
+            system=request["config"].get("system"),
         )  # fmt: skip
     except RunFailed as failure:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
@@ -422,14 +429,20 @@ def evaluate_saved(
     ]
 
 
-def _steps(given: int | None, resumed: Path | None, preset: Preset | None) -> int:
+def _config_before(folder: Path | None) -> dict[str, Any]:
+    """The configuration of a run that goes on; empty if it has not begun yet."""
+    if folder is None or not (folder / "config.json").exists():
+        return {}
+    return directory.read_config(folder)
+
+
+def _steps(given: int | None, before: dict[str, Any], preset: Preset | None) -> int:
     """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
     if given is not None:
         return given
-    if resumed is not None and (resumed / "config.json").exists():
-        saved = directory.read_config(resumed).get("steps")
-        if isinstance(saved, int) and not isinstance(saved, bool):
-            return saved
+    saved = before.get("steps")
+    if isinstance(saved, int) and not isinstance(saved, bool):
+        return saved
     return DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
 
 

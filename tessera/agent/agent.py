@@ -70,7 +70,8 @@ class Agent:
         self._saved, self._actor = saved, Actor(saved.algorithm, saved.env, saved.view)
 
     def __repr__(self) -> str:
-        return f"<agent of {self._saved.folder}: {self.algorithm.name} on {self.env.name}, update {self.update}>"
+        name = directory.run_name(self.config)
+        return f"<agent of {self._saved.folder}: {name} on {self.env.name}, update {self.update}>"
 
     @property
     def algorithm(self) -> Algorithm:

@@ -22,6 +22,7 @@ class Progress:
     updates: int
     env_steps: int
     steps_per_second: float
+    """Nan before it can be measured."""
     train_return: float
     seconds_left: float
     eval_return: float = math.nan
@@ -48,6 +49,9 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show one line."""
 
+    def note_evaluation(self, text: str) -> None:
+        """Show one line that tells of greedy episodes during training."""
+
     def end(self) -> None:
         """Stop displaying."""
 
@@ -62,6 +66,9 @@ class Quiet:
         """Show nothing."""
 
     def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def note_evaluation(self, text: str) -> None:
         """Show nothing."""
 
     def end(self) -> None:
@@ -92,6 +99,8 @@ class Lines(Quiet):
         """Print the line."""
         print(text, flush=True)
 
+    note_evaluation = note
+
 
 class Live(Quiet):
     """A progress bar with return, steps/s and time left; below it the states of fragments and streams."""
@@ -108,8 +117,8 @@ class Live(Quiet):
             BarColumn(bar_width=28),
             TextColumn("[green]return {task.fields[ret]}[/]"),
             TextColumn("{task.fields[steps]} steps"),
-            TextColumn("[cyan]{task.fields[speed]} steps/s[/]"),
-            TextColumn("{task.fields[left]} left"),
+            TextColumn("[cyan]{task.fields[speed]}[/]"),
+            TextColumn("{task.fields[left]}"),
         )
         self._bar: Any = Bar(*columns, console=self._console, auto_refresh=False)
         self._task: Any = None
@@ -127,8 +136,8 @@ class Live(Quiet):
         fields = {
             "ret": returns(progress),
             "steps": f"{progress.env_steps:,}",
-            "speed": f"{progress.steps_per_second:,.0f}",
-            "left": clock(progress.seconds_left),
+            "speed": rate(progress),
+            "left": time_left(progress),
         }
         count_drops(self._dropped, streams)
         self._status, self._streams = tuple(status), (streams or {}) if status else {}
@@ -141,6 +150,8 @@ class Live(Quiet):
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, highlight=False, markup=False)
+
+    note_evaluation = note
 
     def end(self) -> None:
         """Leave the bar and the streams on the screen, without the states of replicas."""
@@ -231,15 +242,25 @@ def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int]
         f"update {p.update}/{p.updates}",
         f"steps {p.env_steps:,}",
         f"return {returns(p)}",
-        f"{p.steps_per_second:,.0f} steps/s",
-        f"{clock(p.seconds_left)} left",
+        rate(p),
+        time_left(p),
     ]
     for name, flow in sorted((streams or {}).items()):
         late = [f"lag {lag(flow)}"] if flow.get("lag_max") else []
         lost = [f"{dropped[name]:,} dropped"] if dropped and dropped.get(name) else []
         if late or lost:
             parts.append(f"{name} {', '.join(late + lost)}")
-    return "  ".join(parts)
+    return "  ".join(filter(None, parts))
+
+
+def rate(p: Progress) -> str:
+    """Steps per second; empty before they can be measured."""
+    return "" if math.isnan(p.steps_per_second) else f"{p.steps_per_second:,.0f} steps/s"
+
+
+def time_left(p: Progress) -> str:
+    """How long the run still takes; empty before that is known."""
+    return f"{clock(p.seconds_left)} left" if math.isfinite(p.seconds_left) else ""
 
 
 def returns(p: Progress) -> str:
@@ -254,8 +275,6 @@ def number(x: float) -> str:
 
 def clock(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
-    if not math.isfinite(seconds):
-        return "-"
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -97,7 +97,7 @@ class Run:
         )
         self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
         self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
-        self.best = BestCheckpoint(None, self.display.note)
+        self.best = BestCheckpoint(None, self.display.note, keeps=False)
 
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
@@ -107,7 +107,7 @@ class Run:
         if found is not None and self.env.forgets:
             self.display.note(f"host environments start anew, and with them {self.env.forgets}")
         self.display.begin(
-            f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
+            f"{directory.run_name(self.config)} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
         if hint := virtual_devices_hint(self.plan):
@@ -134,8 +134,7 @@ class Run:
     def work(self, engine: Engine, signals: StopSignals, found: int | None) -> Requests[tuple[State, dict[str, Any]]]:
         """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
         self.signals = signals
-        if self.options.evaluate_every:
-            self.best = BestCheckpoint(self.folder, self.display.note)
+        self.best = BestCheckpoint(self.folder, self.display.note, keeps=bool(self.options.evaluate_every))
         with directory.one_sentence_for_files(self.folder, self._latest):
             yield from self._begin(engine, found)
             return (yield from self._to_the_end(engine))
@@ -281,7 +280,8 @@ class Run:
                     first_steps, first_done = self.meter.env_steps, now
                 else:
                     count = int(np.clip(self.options.chunk_seconds / max(seconds / made, 1e-9), 1, CHUNK))
-                speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+                timed = self.meter.env_steps - first_steps  # none after the first update, which compiles
+                speed = timed / max(now - first_done, 1e-9) if timed > 0 else math.nan
                 newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, engine))
                 evaluated = yield from self.evaluations.after(*newest)
                 self._report(reports, speed, now, engine)
@@ -326,6 +326,8 @@ class Run:
     def _note_evaluation(self, evaluated: Evaluated) -> None:
         beaten = self.best.is_beaten_by(evaluated)
         at = (evaluated.update, evaluated.env_steps)
+        if evaluated.periodic:
+            self.display.note_evaluation(evaluated.in_words(beaten))
         path = self.best.replace(evaluated, self._made_by()) if beaten else None
         self._tell(EvaluationEvent, *at, returns=evaluated.evaluation.returns, best=beaten)
         if path is not None:
@@ -393,7 +395,7 @@ class Run:
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
-            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan,
+            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed,
             row.get("eval/return_mean", math.nan),
         )  # fmt: skip
         self.display.show(progress, engine.status(), self.meter.streams)
@@ -501,7 +503,7 @@ class Run:
         self._note_evaluation(Evaluated(self.meter.updates, self.meter.env_steps, evaluation, view))
         summary = make_summary(
             self.plan,
-            self.config["seed"],
+            self.config,
             self.meter,
             evaluation,
             self.target,

@@ -78,7 +78,7 @@ class SeedsRun:
         self._check_folder()
         plan, seeds = self.plan, self.seeds
         self.display.begin(
-            f"{plan.algorithm} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
+            f"{directory.run_name(self.config)} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
             f"policy {plan.policy}"
         )
         try:
@@ -202,7 +202,9 @@ class SeedsRun:
                 progress = [progress_in(seed_folder(self.folder, seed), self.updates) for seed in self.seeds]
                 known = [p for p in progress if p is not None]
                 if known:
-                    waiting = [Progress(0, self.updates, 0, 0.0, math.nan, math.nan)] * (len(progress) - len(known))
+                    waiting = [Progress(0, self.updates, 0, math.nan, math.nan, math.nan)] * (
+                        len(progress) - len(known)
+                    )
                     self.display.show(combined([*known, *waiting]))
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -223,8 +225,6 @@ def progress_in(folder: Path | None, updates: int) -> Progress | None:
         return None
     row = rows[0]
     left = (updates - row["update"]) / max(row["update"], 1) * row["seconds"]
-    means = (row.get("train_return_mean"), row.get("eval/return_mean"))
-    train, played = (math.nan if mean is None else mean for mean in means)
-    return Progress(
-        row["update"], updates, row["env_steps"], row["steps_per_second"] if left else 0.0, train, left, played
-    )
+    figures = (row.get("train_return_mean"), row.get("eval/return_mean"), row["steps_per_second"] if left else None)
+    train, played, speed = (math.nan if figure is None else figure for figure in figures)
+    return Progress(row["update"], updates, row["env_steps"], speed, train, left, played)

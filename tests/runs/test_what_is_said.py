@@ -1,0 +1,70 @@
+"""What a run says of itself: its name, its steps, its speed and its evaluations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tessera
+from tessera.cli.main import main
+from tessera.planning.prepare import planned_updates, prepare_plan, rounded_steps
+from tessera.runs.directory import run_name
+
+CARTPOLE = "gymnax:CartPole-v1"
+SMALL = tessera.A2C(unroll=8, widths=(8,))
+OPTIONS: dict[str, Any] = {"envs": 8, "eval_episodes": 2, "policy": "fused:devices=1"}
+
+
+def said_of(algorithm: tessera.Algorithm, steps: int) -> str:
+    """What is said of a number of steps with 8 environments."""
+    bound, _, plan = prepare_plan(algorithm, CARTPOLE, "fused:devices=1", envs=8)
+    return rounded_steps(bound, plan, steps, planned_updates(bound, plan, steps))
+
+
+def test_steps_that_are_no_whole_updates_are_said() -> None:
+    assert said_of(SMALL, 6400) == ""
+    assert said_of(SMALL, 6401) == "6,401 steps become 6,464: an update is 64 steps"
+    assert said_of(SMALL, 1) == "1 steps become 64: an update is 64 steps"
+    replay = tessera.DQN(unroll=4, warmup=10)
+    assert said_of(replay, 320 + 64) == ""
+    assert said_of(replay, 400) == "400 steps become 416: an update is 32 steps, and 320 come before the first"
+
+
+def test_the_table_of_a_plan_names_the_system_and_the_steps_of_an_update(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "rainbow", CARTPOLE, "--envs", "8"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("system    rainbow: ")
+    assert lines[-1] == "an update is 32 steps, and 1,024 come before the first"
+    main(["plan", "ppo", CARTPOLE])
+    assert capsys.readouterr().out.startswith("plan      ppo on ")
+
+
+def test_a_system_goes_by_its_name_and_that_of_its_algorithm() -> None:
+    assert run_name({"system": "rainbow", "algorithm": {"name": "c51"}}) == "rainbow (c51)"
+    assert run_name({"system": "ppo", "algorithm": {"name": "ppo"}}) == "ppo"
+    assert run_name({"algorithm": {"name": "ppo"}}) == "ppo"
+
+
+def test_a_run_says_its_name_its_steps_and_each_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    tessera.train(SMALL, CARTPOLE, steps=250, system="mine", run_dir=folder, evaluate_every=2, **OPTIONS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "250 steps become 256: an update is 64 steps"
+    assert lines[1].startswith("mine (a2c) on gymnax:CartPole-v1, ")
+    assert "steps/s" not in lines[2], "one update is no time to measure"
+    played = [line for line in lines if line.startswith("evaluation at update ")]
+    assert [line.split()[3] for line in played] == ["2", "4"]
+    assert " ± " in played[0]
+    assert played[0].endswith(" over 2 episodes  best so far")
+    agent = tessera.load(folder)
+    assert repr(agent) == f"<agent of {folder}: mine (a2c) on {CARTPOLE}, update 4>"
+    assert json.loads((folder / "summary.json").read_text())["system"] == agent.config["system"] == "mine"
+
+
+def test_a_run_of_one_update_shows_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tessera.train(SMALL, CARTPOLE, steps=64, run_dir=tmp_path / "run", **OPTIONS)
+    assert result.summary["steps_per_second"] is None
+    assert "steps/s" not in capsys.readouterr().out
