@@ -30,7 +30,7 @@ from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
-from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan, rounded_steps
+from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
 from tessera.program.training_program import published
@@ -253,8 +253,6 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     if preset is not None:
         display.note(f"preset {preset}")
     updates = planned_updates(bound, plan, steps)
-    if rounding := rounded_steps(bound, plan, steps, updates):
-        display.note(rounding)
     if seeds is not None:
         together = SeedsRun(
             algorithm=bound, env=environment, plan=plan, config=config, folder=folder, updates=updates,

@@ -89,20 +89,3 @@ def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:
             "gradients; ask for fewer"
         )
     return updates
-
-
-def steps_of_update(algorithm: Algorithm, plan: Plan) -> str:
-    """How many environment steps one update takes, in words, and how many come before the first."""
-    s = algorithm.schedule
-    warmup = s.warmup * s.steps * plan.envs
-    before = f", and {warmup:,} come before the first" if warmup else ""
-    return f"an update is {round(s.steps * plan.envs_per_update):,} steps{before}"
-
-
-def rounded_steps(algorithm: Algorithm, plan: Plan, steps: int, updates: int) -> str:
-    """What is said of steps that whole updates do not divide; empty if they do."""
-    s = algorithm.schedule
-    planned = math.ceil(s.steps * (s.warmup * plan.envs + updates * plan.envs_per_update))
-    if planned == steps:
-        return ""
-    return f"{steps:,} steps become {planned:,}: {steps_of_update(algorithm, plan)}"

@@ -1,8 +1,8 @@
 """The best checkpoint of a run: what acts, of the update whose greedy episodes had the highest mean return.
 
 It lies in `best/`, a folder of checkpoints that keeps one, so it is written as safely as the others and rotation does
-not reach it. Where a kill has left two of them, the one with the higher return is the best; a run that has gone back may
-have found it at the earlier update.
+not reach it. Where a kill has left two of them, the one with the higher return is the best: a run that has gone back
+may have found it at the earlier update.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tessera.algorithms.contract import Schedule
 from tessera.graph.plan import Plan
 from tessera.support.machine import cores
 
@@ -278,6 +279,19 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def steps_of_update(schedule: Schedule, plan: Plan) -> str:
+    """How many environment steps one update is, and how many come before the first."""
+    warmup = schedule.warmup * schedule.steps * plan.envs
+    before = f", and {warmup:,} come before the first" if warmup else ""
+    return f"an update is {round(schedule.steps * plan.envs_per_update):,} steps{before}"
+
+
+def rounding_hint(schedule: Schedule, plan: Plan, steps: int, updates: int) -> str:
+    """What is said of steps that whole updates do not divide; empty if they do."""
+    planned = math.ceil(schedule.steps * (schedule.warmup * plan.envs + updates * plan.envs_per_update))
+    return "" if planned == steps else f"{steps:,} steps become {planned:,}: {steps_of_update(schedule, plan)}"
 
 
 def virtual_devices_hint(plan: Plan) -> str:

@@ -41,7 +41,7 @@ from tessera.runs.callbacks import (
     UpdateEvent,
 )
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress, virtual_devices_hint
+from tessera.runs.display import Display, Progress, rounding_hint, virtual_devices_hint
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
@@ -106,11 +106,13 @@ class Run:
             self.display.note(directory.going_on(self.folder, found))
         if found is not None and self.env.forgets:
             self.display.note(f"host environments start anew, and with them {self.env.forgets}")
+        name, seed = directory.run_name(self.config), self.config["seed"]
         self.display.begin(
-            f"{directory.run_name(self.config)} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
+            f"{name} on {self.plan.env}, {self.plan.envs} environments, seed {seed}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
-        if hint := virtual_devices_hint(self.plan):
+        rounding = rounding_hint(self.algorithm.schedule, self.plan, self.config["steps"], self.updates)
+        for hint in filter(None, (rounding, virtual_devices_hint(self.plan))):
             self.display.note(hint)
         if self.options.trace is not None:
             clear_traces(self.options.trace)

@@ -22,7 +22,7 @@ from tessera.graph.plan import Plan
 from tessera.program.initial import initial_state
 from tessera.runs import directory
 from tessera.runs.checkpoint import unflatten
-from tessera.runs.display import Display, Progress
+from tessera.runs.display import Display, Progress, rounding_hint
 from tessera.runs.metrics import read_metrics
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
@@ -76,11 +76,13 @@ class SeedsRun:
     def shown(self, form: str) -> Iterator[None]:
         """Train within this block: a folder that another run has is refused, and progress is shown."""
         self._check_folder()
-        plan, seeds = self.plan, self.seeds
+        plan, seeds, name = self.plan, self.seeds, directory.run_name(self.config)
         self.display.begin(
-            f"{directory.run_name(self.config)} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
+            f"{name} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
             f"policy {plan.policy}"
         )
+        if rounding := rounding_hint(self.algorithm.schedule, plan, self.config["steps"], self.updates):
+            self.display.note(rounding)
         try:
             yield
         finally:

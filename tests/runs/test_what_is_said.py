@@ -10,8 +10,9 @@ import pytest
 
 import tessera
 from tessera.cli.main import main
-from tessera.planning.prepare import planned_updates, prepare_plan, rounded_steps
+from tessera.planning.prepare import planned_updates, prepare_plan
 from tessera.runs.directory import run_name
+from tessera.runs.display import rounding_hint
 
 CARTPOLE = "gymnax:CartPole-v1"
 SMALL = tessera.A2C(unroll=8, widths=(8,))
@@ -21,7 +22,7 @@ OPTIONS: dict[str, Any] = {"envs": 8, "eval_episodes": 2, "policy": "fused:devic
 def said_of(algorithm: tessera.Algorithm, steps: int) -> str:
     """What is said of a number of steps with 8 environments."""
     bound, _, plan = prepare_plan(algorithm, CARTPOLE, "fused:devices=1", envs=8)
-    return rounded_steps(bound, plan, steps, planned_updates(bound, plan, steps))
+    return rounding_hint(bound.schedule, plan, steps, planned_updates(bound, plan, steps))
 
 
 def test_steps_that_are_no_whole_updates_are_said() -> None:
@@ -52,8 +53,8 @@ def test_a_run_says_its_name_its_steps_and_each_evaluation(tmp_path: Path, capsy
     folder = tmp_path / "run"
     tessera.train(SMALL, CARTPOLE, steps=250, system="mine", run_dir=folder, evaluate_every=2, **OPTIONS)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "250 steps become 256: an update is 64 steps"
-    assert lines[1].startswith("mine (a2c) on gymnax:CartPole-v1, ")
+    assert lines[0].startswith("mine (a2c) on gymnax:CartPole-v1, ")
+    assert lines[1] == "250 steps become 256: an update is 64 steps"
     assert "steps/s" not in lines[2], "one update is no time to measure"
     played = [line for line in lines if line.startswith("evaluation at update ")]
     assert [line.split()[3] for line in played] == ["2", "4"]
