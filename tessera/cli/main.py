@@ -7,7 +7,6 @@ import importlib
 import io
 import os
 import sys
-import traceback
 
 from tessera.errors import EnvironmentFailed, TesseraError, unknown_name
 
@@ -58,8 +57,8 @@ def main(argv: list[str] | None = None) -> None:
         _dispatch(arguments)
         sys.stdout.flush()
     except TesseraError as error:
-        if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+        if isinstance(error, EnvironmentFailed):
+            print(error.trace(), file=sys.stderr)
         print(f"tessera: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:

@@ -121,6 +121,9 @@ class HostVector:
     Returned arrays are never written to again.
     """
 
+    played: int = 0
+    """Steps that each environment has played since they were opened, for messages; the framework counts them."""
+
     def reset(self) -> Timestep:
         """Start every environment: reward 0, nothing ended, `final` equal to `observation`.
 

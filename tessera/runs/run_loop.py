@@ -23,7 +23,7 @@ from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.envs.base import Environment
-from tessera.errors import RunFailed, TesseraError
+from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
@@ -137,9 +137,12 @@ class Run:
         """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
         self.signals = signals
         self.best = BestCheckpoint(self.folder, self.display.note, keeps=bool(self.options.evaluate_every))
-        with directory.one_sentence_for_files(self.folder, self._latest):
-            yield from self._begin(engine, found)
-            return (yield from self._to_the_end(engine))
+        try:
+            with directory.one_sentence_for_files(self.folder, self._latest):
+                yield from self._begin(engine, found)
+                return (yield from self._to_the_end(engine))
+        except EnvironmentFailed as failure:
+            raise failure.followed_by(self._what_is_saved()) from failure.__cause__
 
     def close(self) -> None:
         """Close all files, and end what runs beside training."""
@@ -191,6 +194,15 @@ class Run:
     def _latest(self) -> int | None:
         """The update of the newest checkpoint."""
         return self.checkpoints.latest() if self.checkpoints else None
+
+    def _what_is_saved(self) -> str:
+        """What to say of the newest checkpoint after a failure."""
+        if self.checkpoints is None:
+            return ""
+        latest = self._latest()
+        if latest is None:
+            return "; no checkpoint was written yet"
+        return f"; update {latest} is saved in {self.folder}, --resume goes on from there"
 
     def resume_point(self, resume: bool) -> int | None:
         """The update to resume from; None to start from the beginning."""
@@ -363,15 +375,12 @@ class Run:
     def _give_up(self, engine: Engine, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
         latest = self._latest()
-        if self.checkpoints is None or latest is None:
-            raise spent
-        saved = engine.salvage(self._load(engine, latest)[0])
-        if saved is not None and saved[0] > latest:
+        saved = None if latest is None else engine.salvage(self._load(engine, latest)[0])
+        if latest is not None and saved is not None and saved[0] > latest:
             self.meter.updates = saved[0]
             with suppress(SnapshotLost):  # then the last checkpoint is what there is
                 self._write(saved[1])
-                latest = saved[0]
-        raise RunFailed(f"{spent}; update {latest} is saved in {self.folder}, --resume goes on from there")
+        raise RestartsSpent(f"{spent}{self._what_is_saved()}") from spent
 
     def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
         self.speed = speed
@@ -458,8 +467,7 @@ class Run:
             with suppress(Interrupted, Abandoned, RunFailed):  # then the last checkpoint is what there is
                 yield from self._finish_pending(engine)
                 self._save(engine)
-        latest = self._latest()
-        return "" if latest is None else f"; update {latest} is saved in {self.folder}, --resume goes on from there"
+        return self._what_is_saved()
 
     def _stop_on_signal(self, engine: Engine) -> Requests[NoReturn]:
         """Save a checkpoint, say so, and end as the signal would have."""

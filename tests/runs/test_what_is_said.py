@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import tessera
 from tessera.cli.main import main
+from tessera.errors import EnvironmentFailed
 from tessera.planning.prepare import planned_updates, prepare_plan
 from tessera.runs.directory import run_name
 from tessera.runs.display import rounding_hint
@@ -69,3 +71,36 @@ def test_a_run_of_one_update_shows_no_rate(tmp_path: Path, capsys: pytest.Captur
     result = tessera.train(SMALL, CARTPOLE, steps=64, run_dir=tmp_path / "run", **OPTIONS)
     assert result.summary["steps_per_second"] is None
     assert "steps/s" not in capsys.readouterr().out
+
+
+class Failing(CartPoleEnv):
+    """Ends badly in its twentieth step."""
+
+    played = 0
+    error: type[BaseException] = ValueError
+
+    def step(self, action: Any) -> Any:
+        """Play on, or not."""
+        self.played += 1
+        if self.played == 20:
+            raise self.error("the pole broke")
+        return super().step(action)
+
+
+class Leaving(Failing):
+    """Ends the process, or would."""
+
+    error = SystemExit
+
+
+@pytest.mark.parametrize(("env", "name"), [(Failing, "ValueError"), (Leaving, "SystemExit")])
+def test_what_an_environment_raises_is_one_sentence_and_a_traceback_of_its_own(env: type, name: str, tmp_path) -> None:
+    options = {**OPTIONS, "policy": "single_learner_coarse:actors=2", "engine": "serial", "checkpoint_every": 0.0}
+    with pytest.raises(EnvironmentFailed) as caught:
+        tessera.train(SMALL, env, steps=10_000, run_dir=tmp_path / "run", quiet=True, **options)
+    said = str(caught.value)
+    assert f".{env.__name__} raised {name} (the pole broke) in step 20 of replica env+act/0; update " in said
+    assert said.endswith(f" is saved in {tmp_path / 'run'}, --resume goes on from there")
+    trace = caught.value.trace()
+    assert trace.endswith(f"{name}: the pole broke")
+    assert trace.count("  File ") == 1
