@@ -23,9 +23,9 @@ from tessera.envs.base import Environment, is_device
 from tessera.envs.checks import check_env
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.many_runs import RunEvaluation, play_batches
+from tessera.evaluation.many_runs import RunEvaluation, play_batches, play_here
 from tessera.evaluation.rebuild import rebuild
-from tessera.evaluation.trust import Trust
+from tessera.evaluation.trust import Trust, is_nameless
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
@@ -282,6 +282,11 @@ def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, 
             "callbacks are called by this process, and these seeds train in processes of their own: train one seed at "
             "a time"
         )
+    if not one_program and is_nameless(run.env.name):
+        raise TesseraError(
+            f"these seeds train in processes of their own, which cannot make {run.env.name} again: pass a class or a "
+            "function of a module, or train one seed at a time"
+        )
     with run.shown("one program" if one_program else "processes"):
         if one_program:
             done = run.as_one_program(members_at_once(run.algorithm, run.env, run.plan, len(run.seeds)))
@@ -417,7 +422,10 @@ def evaluate_saved(
     """Play greedy episodes with each of several params that were loaded; `engine` as in `evaluate_runs`."""
     if episodes < 1:
         raise TesseraError(f"{episodes} episodes: at least one is needed")
-    played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
+    if any(run.env_given for run in runs):  # only this process has it
+        played = [play_here(Evaluator(run.algorithm, run.env), run.view, episodes, seed) for run in runs]
+    else:
+        played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
     for run, (returns, _) in zip(runs, played, strict=True):
         if not len(returns):
             raise RunFailed(f"no greedy episode of {run.folder} came to an end: does {run.env.name} ever end?")

@@ -45,6 +45,7 @@ class Signalled(SystemExit):
 
 
 PACKAGE = Path(__file__).resolve().parent
+"""Where Tessera's own files are."""
 RAISED_BY_USERS = (Exception, SystemExit)
 """What the code of an environment may raise: an exit, too, is a mistake there, and would end a run without a word."""
 

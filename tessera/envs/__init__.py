@@ -44,6 +44,7 @@ __all__ = [
     "Timestep",
     "is_device",
     "make",
+    "renamed",
     "words_of",
 ]
 
@@ -260,6 +261,11 @@ def _with(environment: Environment, attribute: str, value: Any) -> Environment:
             f"the {attribute} of {environment.name} cannot be set to {value} ({error}): make it an attribute"
         ) from error
     return environment
+
+
+def renamed(environment: Environment, name: str) -> Environment:
+    """The environment under another name."""
+    return _with(environment, "name", name)
 
 
 def _describe(thing: Any) -> str:

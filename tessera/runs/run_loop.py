@@ -22,7 +22,7 @@ from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment
+from tessera.envs.base import Environment, is_device
 from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
@@ -50,6 +50,7 @@ from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
+from tessera.runs.saved_run import statistics_hint
 from tessera.runs.signals import StopSignals
 from tessera.support.files import write_json
 
@@ -104,15 +105,17 @@ class Run:
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
-        if found is not None and self.env.forgets:
-            self.display.note(f"host environments start anew, and with them {self.env.forgets}")
+        if found is not None and self.env.keeps and not is_device(self.env):  # checkpoints hold the state of others
+            self.display.note(f"host environments start anew, and with them {self.env.keeps}")
         name, seed = directory.run_name(self.config), self.config["seed"]
         self.display.begin(
             f"{name} on {self.plan.env}, {self.plan.envs} environments, seed {seed}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
         rounding = rounding_hint(self.algorithm.schedule, self.plan, self.config["steps"], self.updates)
-        for hint in filter(None, (rounding, virtual_devices_hint(self.plan))):
+        for hint in filter(
+            None, (rounding, statistics_hint(self.algorithm, self.env), virtual_devices_hint(self.plan))
+        ):
             self.display.note(hint)
         if self.options.trace is not None:
             clear_traces(self.options.trace)
