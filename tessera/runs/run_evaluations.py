@@ -116,6 +116,11 @@ class RunEvaluations:
         """The newest evaluation during training, as metrics."""
         return self._newest
 
+    def none_came(self) -> str:
+        """What is said at the end if none came that `--evaluate-every` has asked for; empty if one did."""
+        asked = self._every and not self._newest
+        return f"--evaluate-every {self._every}: the run was over before the first evaluation was" if asked else ""
+
     def forget(self) -> None:
         """The run has gone back: what was being evaluated is not what it will be."""
         self._newest = {}

@@ -509,6 +509,8 @@ class Run:
         yield from self._finish_pending(engine)
         if self.checkpoints:
             self._save(engine)
+        if self.rows and (none_came := self.evaluations.none_came()):
+            self.display.note(none_came)
         view = _view(engine)
         evaluation = yield from self.evaluations.final(view)
         if self.checkpoints is None:  # else the checkpoint has counted it

@@ -67,10 +67,25 @@ def test_a_run_says_its_name_its_steps_and_each_evaluation(tmp_path: Path, capsy
     assert json.loads((folder / "summary.json").read_text())["system"] == agent.config["system"] == "mine"
 
 
-def test_a_run_of_one_update_shows_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = tessera.train(SMALL, CARTPOLE, steps=64, run_dir=tmp_path / "run", **OPTIONS)
+class Seen(tessera.Callback):
+    """Notes which evaluations were the best."""
+
+    def __init__(self) -> None:
+        self.best: list[bool] = []
+
+    def on_evaluation(self, event: tessera.EvaluationEvent) -> None:
+        """Note it."""
+        self.best.append(event.best)
+
+
+def test_a_run_of_one_update_shows_no_rate_and_evaluations_that_never_came(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = Seen()
+    result = tessera.train(SMALL, CARTPOLE, steps=64, evaluate_every=2, callbacks=[seen], **OPTIONS)
+    assert seen.best == [True], "the first evaluation, here that at the end, is the best so far"
     assert result.summary["steps_per_second"] is None
-    assert "steps/s" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "steps/s" not in said
+    assert "--evaluate-every 2: the run was over before the first evaluation was" in said.splitlines()
 
 
 class Failing(CartPoleEnv):
