@@ -50,8 +50,8 @@ class R2D2(SequenceReplayAlgorithm):
     """Weight of a sequence's largest error in its priority; the rest is its mean error's."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
-        """Windows of 3 steps."""
-        return {**super().defaults_for(spec), "n_step": 3}
+        """Windows of 3 steps, and steps of half the usual size."""
+        return {**super().defaults_for(spec), "n_step": 3, "learning_rate": 5e-4}
 
     def sequence_errors(self, params: Any, target: Any, rows: Sequence) -> tuple[jax.Array, jax.Array]:
         """Errors (value minus target) and values of the actions taken after the burn-in, [T, B] each, of rows [T, B].

@@ -29,6 +29,8 @@ class SAC(ContinuousControl):
 
     unroll: int = option(1, low=1)
     """Steps that each environment plays between updates."""
+    warmup: int = 320
+    """Unrolls of random actions before learning starts."""
     batch: int = option(256, low=1)
     """Rows per draw, over all environments."""
     n_step: int | None = option(3, low=1)
@@ -42,7 +44,8 @@ class SAC(ContinuousControl):
     adapt_temperature: bool = True
     """Learn the temperature."""
     target_entropy: float | None = option(None, low=-1e6, high=1e6)
-    """Entropy that the temperature aims at, of actions scaled to -1 to 1; default: minus the numbers of an action."""
+    """Entropy that the temperature aims at, of actions scaled to -1 to 1; default: minus half the numbers of an
+    action."""
 
     @property
     def actor(self) -> Any:
@@ -115,7 +118,7 @@ class SAC(ContinuousControl):
 
         (loss, log_prob), actor_gradient = jax.value_and_grad(actor_loss, has_aux=True)(params["actor"])
         size = action_range(self.world)[0].size
-        aim = -float(size) if self.target_entropy is None else self.target_entropy
+        aim = -size / 2 if self.target_entropy is None else self.target_entropy
         missing = aim * jnp.mean(scale * jnp.ones_like(error)) + log_prob
         temperature_gradient = -missing if self.adapt_temperature else jnp.zeros_like(missing)
         metrics |= {"actor_loss": loss, "entropy": -log_prob, "temperature": temperature}

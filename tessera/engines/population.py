@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from tessera.algorithms.contract import Algorithm, State
 from tessera.engines.base import Snapshot
 from tessera.engines.replica.replica import horizon, make_programs, make_training
-from tessera.engines.replica.reports import Reports, by_update, collect_reports
+from tessera.engines.replica.reports import Reports, by_update, collect_reports, split_info
 from tessera.engines.replica.snapshots import assemble, lacks_replay, part_of, persistent, template
 from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed
@@ -100,7 +101,8 @@ class PopulationEngine:
             if "report_act" in report:
                 played = count_of(self.value("act_clock", number))
                 self._faults[number].check(report.pop("report_act"), played)
-            return collect_reports(self.plan, {(0, 0): [report]}, count)
+            info = split_info(report)
+            return replace(collect_reports(self.plan, {(0, 0): [report]}, count), info=info)
         except RunFailed as failure:
             return failure
 

@@ -30,7 +30,7 @@ from tessera.engines.replica.snapshots import (
     with_shared,
 )
 from tessera.engines.replica.trace import TraceWriter
-from tessera.envs.base import Environment
+from tessera.envs.base import Environment, merge_totals
 from tessera.errors import EnvironmentFailed, RunFailed
 from tessera.graph.disciplines import Newest, Shared, in_flight
 from tessera.graph.plan import Plan
@@ -88,7 +88,10 @@ class SerialEngine(MapReduce):
         for replica in self.replicas:
             replica.begin()
         self._run([r.run(r.programs.start) for r in self.replicas], warmup)
-        return collect_reports(self.plan, self._reports(), warmup).tally if warmup else None
+        reports = self._reports()
+        for replica in self.replicas:
+            replica.forget_reports()
+        return collect_reports(self.plan, reports, warmup).tally if warmup else None
 
     def advance(self, count: int, ahead: int = 0) -> Reports:
         """Run `count` updates, CHUNK at the most, and report each; nothing is begun ahead in one thread."""
@@ -107,6 +110,7 @@ class SerialEngine(MapReduce):
         for replica in self.replicas:
             for stream, flow in replica.port.take_flows().items():
                 reports.flows.setdefault(stream, Flow()).merge(flow)
+            merge_totals(reports.info, replica.take_info())
         return reports
 
     restarts = 0
@@ -173,7 +177,8 @@ class SerialEngine(MapReduce):
             give(r, part_of(self.plan, self.routes, self.training, r.fragment, r.number, snapshot))
         if lacks_replay(self.training, snapshot):
             self._run([r.run(r.programs.fill) for r in self.replicas], self.training.algorithm.schedule.warmup)
-            self._reports()
+            for r in self.replicas:
+                r.forget_reports()
 
     def status(self) -> list[tuple[str, str, int]]:
         """Empty: one thread has nothing to show."""

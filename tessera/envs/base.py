@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tessera.envs.info import InfoTotals, merge_totals
 from tessera.envs.spec import PRECISIONS, Actions, Array, Box, Discrete, MultiDiscrete, Spec, first_array, map_arrays
 from tessera.errors import TesseraError
 from tessera.support.extras import install_hint
@@ -25,12 +26,14 @@ __all__ = [
     "Environment",
     "HostEnvironment",
     "HostVector",
+    "InfoTotals",
     "MultiDiscrete",
     "Spec",
     "Timestep",
     "first_array",
     "is_device",
     "map_arrays",
+    "merge_totals",
     "missing_extra",
     "same_for_all",
 ]
@@ -114,6 +117,14 @@ class DeviceEnvironment:
         del state
         return None
 
+    def info(self, state: Any) -> dict[str, Any]:
+        """Numbers of the step that led to `state`, for the metrics `info/NAME`; NaN where a step has none.
+
+        Each is a scalar, or [agents], of which the mean counts.
+        """
+        del state
+        return {}
+
 
 class HostVector:
     """Open environments of one replica, stepped together. Arrays have leading axes [groups, environments per group].
@@ -145,6 +156,10 @@ class HostVector:
     def restart(self, which: np.ndarray) -> Timestep:
         """Start new episodes in the environments `which`, as `reset` does; the entries of the others mean nothing."""
         raise NotImplementedError
+
+    def take_info(self) -> InfoTotals:
+        """Name -> [sum, count] of the numbers in `info` since this was last called, for the metrics `info/NAME`."""
+        return {}
 
     def close(self) -> None:
         """Close the environments. May be called twice."""

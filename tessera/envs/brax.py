@@ -86,6 +86,10 @@ class BraxEnvironment(DeviceEnvironment):
         )
         return state._replace(inner=inner, steps=jnp.zeros_like(state.steps)), _flat(inner.obs)
 
+    def info(self, state: Any) -> dict[str, Any]:
+        """Brax's own metrics of the step that led to `state`, such as the parts of its reward."""
+        return dict(state.inner.metrics)
+
 
 def _flat(observation: Any) -> jax.Array:
     """One float32 array; a dict of observations becomes one vector."""

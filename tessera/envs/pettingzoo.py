@@ -116,6 +116,7 @@ class ParallelEnvs(SteppedInALoop):
     """
 
     def __init__(self, envs: Sequence[Any], team: Team, shape: Sequence[int], seeds: Sequence[int]) -> None:
+        super().__init__()
         self._envs, self._team, self._shape, self._seeds = envs, team, tuple(shape), seeds
 
     def reset(self) -> Timestep:
@@ -149,6 +150,8 @@ class ParallelEnvs(SteppedInALoop):
         for i in rows:
             env = self._envs[i]
             observed, reward, terminations, truncations, infos = env.step(self._team.named(choices[i], env.agents))
+            for info in filter(None, infos.values()):
+                self._info.add(info)
             rewards[i] = [reward.get(agent, 0.0) for agent in self._team.agents]
             acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
             if not acting:

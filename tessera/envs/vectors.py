@@ -14,10 +14,22 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from tessera.envs.base import HostVector, Timestep, first_array, map_arrays
+from tessera.envs.info import InfoSums, InfoTotals
 from tessera.envs.spaces import MASK, Spaces
 
 
-class SteppedInALoop(HostVector):
+class _Informing(HostVector):
+    """Open environments whose steps have an `info`."""
+
+    def __init__(self) -> None:
+        self._info = InfoSums()
+
+    def take_info(self) -> InfoTotals:
+        """Name -> [sum, count] of the numbers in `info` since this was last called."""
+        return self._info.take()
+
+
+class SteppedInALoop(_Informing):
     """Environments that are stepped one after the other, so that some can be stepped without the others."""
 
     _envs: Sequence[Any]
@@ -48,6 +60,7 @@ class OneByOne(SteppedInALoop):
     """
 
     def __init__(self, envs: Sequence[Any], translation: Spaces, shape: Sequence[int], seeds: Sequence[int]) -> None:
+        super().__init__()
         self._envs, self._spaces, self._shape = envs, translation, tuple(shape)
         self._seeds: list[Any] = list(seeds)
 
@@ -78,6 +91,8 @@ class OneByOne(SteppedInALoop):
         for i in rows:
             env = self._envs[i]
             observation, rewards[i], terminated[i], truncated[i], info = env.step(choices[i])
+            if info:
+                self._info.add(info)
             if terminated[i] or truncated[i]:
                 # Copies, because an environment may reuse its buffers at a reset.
                 finals[i] = copy.deepcopy(observation)
@@ -114,7 +129,7 @@ class OneByOne(SteppedInALoop):
         return grouped(map_arrays(lambda x: spread(x, rows, len(self._envs)), arrays), self._shape)
 
 
-class VectorEnvs(HostVector):
+class VectorEnvs(_Informing):
     """One or several of Gymnasium's vector environments, in any autoreset mode."""
 
     def __init__(
@@ -125,6 +140,7 @@ class VectorEnvs(HostVector):
         shape: Sequence[int],
         seeds: Sequence[Any],
     ) -> None:
+        super().__init__()
         self._parts, self._mode, self._spaces = parts, mode, translation
         self._shape = tuple(shape)
         self._seeds: list[Any] = list(seeds)
@@ -162,6 +178,8 @@ class VectorEnvs(HostVector):
             terminated &= valid
             truncated &= valid
         self._ended = terminated | truncated
+        for index, info in enumerate(infos):
+            self._note_info(index, info, valid)
         if self._ended.any() and self._mode is AutoresetMode.SAME_STEP:
             last = [self._final(i, info) for i, info in enumerate(infos)]
             final, final_legal = self._patched((observation, legal), last)
@@ -170,8 +188,20 @@ class VectorEnvs(HostVector):
         columns = (observation, rewards, terminated, truncated, final, valid, None, legal, final_legal)
         return Timestep(*(None if column is None else self._grouped(column) for column in columns))
 
+    def _note_info(self, index: int, info: dict[str, Any], valid: np.ndarray | None) -> None:
+        """Sum the numbers of one part's step; those of a reset are left out."""
+        ended = self._ended_in(index)
+        if self._mode is AutoresetMode.SAME_STEP and ended.any():
+            self._info.add_batch(info, ~ended)
+            self._info.add_batch(info.get("final_info", {}), ended)
+        elif info:
+            self._info.add_batch(info, None if valid is None else self._part(valid, index))
+
     def _ended_in(self, index: int) -> np.ndarray:
-        return self._ended[index * self._size : (index + 1) * self._size]
+        return self._part(self._ended, index)
+
+    def _part(self, values: np.ndarray, index: int) -> np.ndarray:
+        return values[index * self._size : (index + 1) * self._size]
 
     def _legal(self, infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
         """Which actions are allowed, [n, k]; None if all always are."""

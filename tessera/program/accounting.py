@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,8 @@ class EpisodeStep(NamedTuple):
     total: Any
     length: Any
     valid: Any
+    info: Any = None
+    """Numbers by name that a compiled environment tells of the step; None if there are none."""
 
 
 class Tally(NamedTuple):
@@ -35,6 +38,8 @@ class Tally(NamedTuple):
     length_sum: Any
     steps: Any
     """None during an unroll, if every step counts."""
+    info: Any = None
+    """Name -> sum and count of what compiled environments tell of their steps; None if that is nothing."""
 
 
 def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, EpisodeStep]:
@@ -54,10 +59,11 @@ def no_episode(timestep: Timestep, xp: Any) -> Episode:
     return Episode(xp.zeros(shape, timestep.reward.dtype), xp.zeros(shape, xp.int32))
 
 
-def no_tally(episode: Episode, masks: bool) -> tuple[Tally]:
-    """A tally without any step, for each environment."""
+def no_tally(episode: Episode, masks: bool, names: Iterable[str] = ()) -> tuple[Tally]:
+    """A tally without any step, for each environment; `names` are those of numbers that steps tell."""
     none = (episode.length * 0).astype(np.int32)
-    return (Tally(none, none.astype(episode.total.dtype), none, none if masks else None),)
+    real = none.astype(episode.total.dtype)
+    return (Tally(none, real, none, none if masks else None, dict.fromkeys(names, (real, none)) or None),)
 
 
 def count(tally: Tally, step: EpisodeStep) -> tuple[Tally]:
@@ -69,8 +75,29 @@ def count(tally: Tally, step: EpisodeStep) -> tuple[Tally]:
             tally.return_sum + xp.where(step.done, step.total, 0),
             tally.length_sum + xp.where(step.done, step.length, 0),
             None if step.valid is None else tally.steps + step.valid,
+            None if step.info is None else {name: _added(tally.info[name], x, xp) for name, x in step.info.items()},
         ),
     )
+
+
+def numbers_in(info: Any, agents: int) -> dict[str, Any]:
+    """The numbers that a compiled environment tells of a step: scalars, and means over agents."""
+    shapes = ((), (agents,)) if agents else ((),)
+    found = {name: x for name, x in (info or {}).items() if _is_real(x) and jnp.shape(x) in shapes}
+    return {name: jnp.asarray(x, float).mean() for name, x in found.items()}
+
+
+def _is_real(x: Any) -> bool:
+    """Whether a value is a number, a boolean or an array of such."""
+    if isinstance(x, bool | int | float):
+        return True
+    return hasattr(x, "dtype") and any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
+def _added(sums: tuple[Any, Any], number: Any, xp: Any) -> tuple[Any, Any]:
+    """A sum and its count with one more number; one that is not finite is left out."""
+    finite = xp.isfinite(number)
+    return sums[0] + xp.where(finite, number, 0), sums[1] + finite
 
 
 def total(tally: Tally, steps: int) -> tuple[Tally]:

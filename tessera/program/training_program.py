@@ -16,7 +16,7 @@ from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
 from tessera.errors import TesseraError
 from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
-from tessera.program.accounting import Episode, account, count, no_episode, no_tally, total
+from tessera.program.accounting import Episode, account, count, no_episode, no_tally, numbers_in, total
 from tessera.program.environment_calls import call_environment
 from tessera.program.exchange import (
     PartNorms,
@@ -157,7 +157,7 @@ class Training:
             unroll = (Repeat("r", s.rounds, (*unroll, digested), {"harvest": "harvests", "fault": "faults"}),)
             digested = Op("act", gather, ("harvests", "faults"), ("experience", "report_act"))
         return (
-            Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), self._kind),
+            self._no_tally(),
             *unroll,
             Op("env", partial(total, steps=s.steps), ("tally",), ("report_env",)),
             digested,
@@ -270,6 +270,21 @@ class Training:
             Op("act", record, ("observed", "actions", "extras", "timesteps"), ("transition",), WIRING),
         )
 
+    def _no_tally(self) -> Op:
+        if self._kind == HOST:
+            return Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), HOST)
+
+        def begin(episode: Episode, state: Any) -> tuple[Any]:
+            told = jax.eval_shape(lambda s: self._info(jax.tree.map(lambda x: x[0, 0], s)), state)
+            return no_tally(episode, masks=False, names=told)
+
+        return Op("env", begin, ("episode", "env_state"), ("tally",))
+
+    def _info(self, state: Any) -> dict[str, Any]:
+        """Numbers that a compiled environment tells of the step that led to a state; an evaluation reads none."""
+        env: Any = self.env
+        return {} if self.greedy else numbers_in(env.info(state), env.spec.agents)
+
     @property
     def _masks(self) -> bool:
         """Whether some steps do not count."""
@@ -340,19 +355,20 @@ class Training:
 
             return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
 
-        def one(state: Any, action: Any, keys: jax.Array) -> tuple[Any, Timestep]:
+        def one(state: Any, action: Any, keys: jax.Array) -> tuple[Any, Timestep, Any]:
             key_step, key_reset = keys[0], keys[1]
             state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
             over = terminated | truncated
-            final_legal = env.legal(state)
+            final_legal, info = env.legal(state), self._info(state)
             fresh, first = env.restart(state, key_reset)
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
             timestep = Timestep(observation, reward, terminated, truncated, final, final_legal=final_legal)
-            return state, self._described(timestep, state)
+            return state, self._described(timestep, state), info
 
         def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
-            state, timestep = over_envs(one)(state, actions, keys[t])
-            return state, timestep, *_flattened(partial(account, xp=jnp))(episode, timestep)
+            state, timestep, info = over_envs(one)(state, actions, keys[t])
+            episode, played = _flattened(partial(account, xp=jnp))(episode, timestep)
+            return state, timestep, episode, played._replace(info=info or None)
 
         return Op("env", step, ("env_state", "actions", "episode", "env_keys", "t"), writes)
 

@@ -67,6 +67,7 @@ class Meter:
             **learned,
             "lag/mean": self.lag_mean if len(reports.lag_mean) else math.nan,
             "lag/max": self.lag_max if len(reports.lag_max) else math.nan,
+            **{f"info/{name}": total / count for name, (total, count) in sorted(reports.info.items()) if count},
             **{f"stream/{name}/{key}": x for name, flow in self.streams.items() for key, x in flow.items()},
         }
 

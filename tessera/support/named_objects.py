@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.errors import TesseraError
+from tessera.support.fields import options_of
 from tessera.support.imports import import_target
 
 PREFIX = "py:"
@@ -56,7 +57,7 @@ def name_of(value: Any, flag: str) -> Any:
         cls, given = value.func, value.keywords
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
-        fields = [f for f in dataclasses.fields(value) if f.init and f.name not in ("parent", "name")]
+        fields = [f for f in options_of(value) if f.init and f.name not in ("parent", "name")]
         given = {f.name: getattr(value, f.name) for f in fields if getattr(value, f.name) != f.default}
     path = f"{_module_of(cls)}.{getattr(cls, '__qualname__', '')}"
     wrong = [key for key, x in given.items() if not isinstance(x, PLAIN) and not _is_flat(x)]

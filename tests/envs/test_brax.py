@@ -75,6 +75,27 @@ def test_the_reward_of_repeated_actions_is_their_sum():
     assert state.steps == 2
 
 
+class Measured(Fast):
+    """The same, with a metric of its own."""
+
+    def reset(self, rng):
+        return super().reset(rng).replace(metrics={"height": jnp.zeros(())})
+
+    def step(self, state, action):
+        state = super().step(state, action)
+        return state.replace(metrics={"height": state.obs[0] + 1})
+
+
+brax_envs.register_environment("measured", Measured)
+
+
+def test_its_metrics_are_told_as_info():
+    env = envs.make("brax:measured")
+    state, _ = env.reset(jax.random.key(0))
+    state, observation, *_ = env.step(state, jnp.ones(1), jax.random.key(1))
+    assert env.info(state) == {"height": observation[0] + 1}
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(TesseraError, match="unknown Brax environment 'antt': did you mean 'ant'"):
         envs.make("brax:antt")

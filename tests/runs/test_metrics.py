@@ -82,6 +82,12 @@ def test_a_row_holds_means_over_its_updates_and_the_norm_of_all_tensors() -> Non
     assert row["update"] == 2
 
 
+def test_a_row_holds_means_of_what_environments_told_since_the_row_before() -> None:
+    info = {"speed": [6.0, 4], "success": [0.0, 0]}
+    row = Meter().row(Reports(tally([0], [0.0], [0.0]), {}, {}, Guard(*[np.ones((1, 1))] * 3), info=info))
+    assert {name: x for name, x in row.items() if name.startswith("info/")} == {"info/speed": 1.5}
+
+
 def test_what_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     writer.write({"update": 1, "a": math.nan, "b": math.inf, "c": 0.5})

@@ -25,7 +25,7 @@ from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import horizon, make_training, updates_at, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
-from tessera.envs.base import Environment
+from tessera.envs.base import Environment, merge_totals
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
 from tessera.program.accounting import Tally
@@ -133,6 +133,7 @@ class ProcessEngine(MapReduce):
         self._until(lambda: all(self.supervisor.started))
         warmup = self.training.algorithm.schedule.warmup
         reports = self.report_log.take_all(self.plan)
+        self.report_log.take_info()  # no row of metrics is of these steps
         return collect_reports(self.plan, reports, warmup).tally if warmup else None
 
     def advance(self, count: int, ahead: int = 0) -> Reports:
@@ -150,6 +151,7 @@ class ProcessEngine(MapReduce):
         reports = collect_reports(self.plan, taken, made)
         for stream, flow in self.report_log.take_flows().items():
             reports.flows.setdefault(stream, Flow()).merge(flow)
+        merge_totals(reports.info, self.report_log.take_info(counted, self.done))
         self._note_restarts()
         return reports
 

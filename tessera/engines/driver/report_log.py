@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from tessera.channels.link import Flow
 from tessera.channels.packing import Arrays, from_leaves
 from tessera.engines.replica.reports import ReplicaReport
+from tessera.envs.base import InfoTotals, merge_totals
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
 from tessera.program.training_program import Guard, Learned
@@ -25,6 +27,8 @@ class ReportLog:
         """For each place: first update, number of updates, report."""
         self._reported = [0] * places
         self._flows: dict[str, Flow] = {}
+        self._info: list[tuple[int, int, InfoTotals]] = []
+        """What environments told: place, updates that it had made by then, sums."""
 
     def note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
         """Add one message with reports."""
@@ -38,6 +42,8 @@ class ReportLog:
             self._reported[place] = max(self._reported[place], meta["done"])
             for stream, flow in meta["flows"].items():
                 self._flows.setdefault(stream, Flow()).merge(Flow(**flow))
+            if meta["info"]:
+                self._info.append((place, meta["done"], meta["info"]))
 
     def reported(self, place: int) -> int:
         """Updates that a place has reported."""
@@ -69,6 +75,18 @@ class ReportLog:
         with self._lock:
             flows, self._flows = self._flows, {}
             return flows
+
+    def take_info(self, counted: Collection[int] = (), done: int = 0) -> InfoTotals:
+        """Take what environments told: all, but at places in `counted` only in the first `done` updates."""
+        with self._lock:
+            reported, self._info = self._info, []
+            taken: InfoTotals = {}
+            for place, update, info in reported:
+                if place in counted and update > done:
+                    self._info.append((place, update, info))
+                else:
+                    merge_totals(taken, info)
+            return taken
 
     def _cut(self, place: int, first: int, count: int) -> list[ReplicaReport]:
         """The rows of these updates as one report; rows that were lost with their process are zero."""

@@ -132,7 +132,7 @@ class ReplicaProcess:
         self.taking_over = False
         if not self.job.plan.asynchronous:
             self.control.done = update
-        replica.take_reports()
+        replica.forget_reports()
 
     def _take_over_mirrored(self) -> None:
         """Take the place of a mirrored replica: with the state of a peer, and with new episodes."""
@@ -154,7 +154,7 @@ class ReplicaProcess:
         self.control.done = take_over_mirrored(self.replica, self.job.base)
         self._run(self.replica.programs.reset, 0)
         self.taking_over = False
-        self.replica.take_reports()
+        self.replica.forget_reports()
         for command, arrays in later:
             self._obey(command, arrays)
 
@@ -170,7 +170,7 @@ class ReplicaProcess:
         replica.takeover = TakeoverPort(replica, Counter(), trailing)
         self.control.presence = HERE
         skip_stream(port, "priorities")
-        replica.take_reports()
+        replica.forget_reports()
 
     def _advance(self) -> None:
         """Make the updates that the driver grants, or wait for more."""
@@ -246,7 +246,8 @@ class ReplicaProcess:
             arrays |= {f"{k}/{name}": x for name, x in leaves_of(report).items()}
         flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
         keys = [list(_metric_names(report)) for report in reports]
-        self._send("report", arrays, first=first, done=self.control.done, flows=flows, metrics=keys, count=len(reports))
+        more = {"flows": flows, "info": self.replica.take_info(), "metrics": keys, "count": len(reports)}
+        self._send("report", arrays, first=first, done=self.control.done, **more)
 
     def _send(self, kind: str, arrays: Arrays | None = None, **more: Any) -> None:
         self.driver_link.send(kind, arrays or {}, **more)
@@ -286,7 +287,7 @@ class ReplicaProcess:
         if refill:
             self._run(replica.programs.fill, 0)
             replica.note_reports(self.job.algorithm.schedule.warmup)
-            replica.take_reports()
+            replica.forget_reports()
         self._send("started")
 
     def _do_snapshot(self, _: Arrays, slots: list[str], leave: list[str], number: int) -> None:

@@ -19,9 +19,9 @@ from tessera.channels.link import Link
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route
 from tessera.channels.value_operations import ARRAYS
-from tessera.engines.replica.reports import ReplicaReport, by_update
+from tessera.engines.replica.reports import ReplicaReport, by_update, split_info
 from tessera.engines.replica.trace import TraceWriter
-from tessera.envs.base import Environment, HostEnvironment, HostVector
+from tessera.envs.base import Environment, HostEnvironment, HostVector, InfoTotals, merge_totals
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import compile_program
@@ -130,6 +130,7 @@ class Replica:
         if isinstance(training.env, HostEnvironment) and "memory" in self.slots:
             self._first_memory = jax.tree.map(np.array, self.slots["memory"])
         self._reports: list[ReplicaReport] = []
+        self._info: InfoTotals = {}
         self._faults = FaultWatch(training.env.name, s)
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
@@ -249,6 +250,9 @@ class Replica:
         fault = report.pop("report_act", None)
         if fault is not None:
             self._faults.check(fault, count_of(self.slots["act_clock"]))
+        merge_totals(self._info, split_info(report))
+        if self.on_host:
+            merge_totals(self._info, self.slots["env_state"].take_info())
         if report:
             self._reports.append(report)
 
@@ -256,6 +260,18 @@ class Replica:
         """Reports since this was last called."""
         reports, self._reports = self._reports, []
         return reports
+
+    def take_info(self) -> InfoTotals:
+        """Sums of the numbers in the `info` of its environments since this was last called."""
+        info, self._info = self._info, {}
+        return info
+
+    def forget_reports(self) -> None:
+        """Report nothing of what was played until now."""
+        self.take_reports()
+        self.take_info()
+        if self.on_host:
+            self.slots["env_state"].take_info()
 
     def close(self) -> None:
         """Close host environments."""

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from tessera.channels.link import Flow
+from tessera.envs.base import InfoTotals
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
 from tessera.program.training_program import Guard, Learned
@@ -32,6 +33,8 @@ class Reports:
     lag_max: np.ndarray = field(default_factory=lambda: np.zeros(0))
     flows: dict[str, Flow] = field(default_factory=dict)
     """What went through each cut stream."""
+    info: InfoTotals = field(default_factory=dict)
+    """Sums of the numbers in the `info` of environments."""
 
     def lag(self) -> tuple[float, float] | None:
         """Mean and maximum of the updates between the params that played and those that a gradient was applied to.
@@ -53,6 +56,15 @@ def by_update(value: Any, count: int) -> Any:
         rows = jax.device_get(value)
         return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *rows)
     return jax.tree.map(lambda x: np.asarray(x)[:, :count], jax.device_get(value))
+
+
+def split_info(report: ReplicaReport) -> InfoTotals:
+    """Take what compiled environments tell of their steps out of a replica's report: sums over all of its updates."""
+    tally = report.get("report_env")
+    if tally is None or tally.info is None:
+        return {}
+    report["report_env"] = tally._replace(info=None)
+    return {name: [float(total.sum()), int(count.sum())] for name, (total, count) in tally.info.items()}
 
 
 def join_reports(reports: list[ReplicaReport]) -> list[ReplicaReport]:
@@ -95,13 +107,12 @@ def merge_tallies(parts: list[Tally], count: int) -> Tally:
     Replicas that run at their own pace do not know which update a step belongs to: all count as the last one's.
     """
     if parts and all(p.steps.shape[1] == count for p in parts):
-        joined = jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
-        return Tally(*(x.sum(0) for x in joined))
-    rows = [np.zeros(count) for _ in Tally._fields]
+        return jax.tree.map(lambda *xs: np.concatenate(xs).sum(0), *parts)
+    rows = Tally(*(np.zeros(count) for _ in range(4)))
     for part in parts:
-        for row, x in zip(rows, part, strict=True):
+        for row, x in zip(jax.tree.leaves(rows), jax.tree.leaves(part), strict=True):
             row[-1] += x.sum()
-    return Tally(*rows)
+    return rows
 
 
 def merge_metrics(parts: list[Learned], weights: list[int], count: int) -> Learned:

@@ -40,6 +40,7 @@ def refuse_broken_device(env: DeviceEnvironment) -> None:
     _check_state(name, state, again[0], "restart")
     _check_observation(env, again[1], "restart")
     _check_mask(env, state)
+    _check_info(env, state)
 
 
 def play_device(env: DeviceEnvironment, report: EnvironmentCheck, steps: int, seed: int) -> None:
@@ -136,6 +137,15 @@ def _check_mask(env: DeviceEnvironment, state: Any) -> None:
         raise TesseraError(
             f"legal() of {env.name} returns {_form(legal)}, and it must be {shown(wanted, bool)}: say of each action "
             "whether it is allowed"
+        )
+
+
+def _check_info(env: DeviceEnvironment, state: Any) -> None:
+    """Refuse what is no dict; entries that are no numbers are only left out."""
+    info = _traced(env, "info", state)
+    if info is not None and not isinstance(info, dict):
+        raise TesseraError(
+            f"info() of {env.name} returns {_form(info)}, and it must be a dict: return each number under its name"
         )
 
 

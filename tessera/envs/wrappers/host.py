@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.envs.base import HostEnvironment, HostVector, Timestep
+from tessera.envs.base import HostEnvironment, HostVector, InfoTotals, Timestep
 from tessera.envs.wrappers.transform import Arrays, Outcome, Transform, pick
 from tessera.errors import TesseraError
 
@@ -75,6 +75,10 @@ class TransformedVector(HostVector):
         memory, observation = self._transform.start(timestep.observation, self._memory, VECTOR)
         self._memory = pick(which, memory, self._memory, np)
         return timestep._replace(observation=observation, final=observation)
+
+    def take_info(self) -> InfoTotals:
+        """Those of the environments inside."""
+        return self._vector.take_info()
 
     def close(self) -> None:
         """Close the environments."""
@@ -168,6 +172,10 @@ class RepeatingVector(HostVector):
     def restart(self, which: np.ndarray) -> Timestep:
         """Start new episodes in the environments `which`."""
         return self._vector.restart(which)
+
+    def take_info(self) -> InfoTotals:
+        """Those of the environments inside, where each repetition is a step."""
+        return self._vector.take_info()
 
     def close(self) -> None:
         """Close the environments."""

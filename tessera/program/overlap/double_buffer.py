@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tessera.envs.base import HostEnvironment, HostVector, Timestep
+from tessera.envs.base import HostEnvironment, HostVector, InfoTotals, Timestep, merge_totals
 from tessera.program.environment_calls import call_environment
 from tessera.program.nodes import HOST, Deferred, Node, Op, Repeat, Segment, Slots
 from tessera.program.overlap.sliced_loop import Context, Run, SlicedLoop
@@ -35,6 +35,13 @@ class DoubleBufferedVector(HostVector):
     def step(self, actions: np.ndarray) -> Timestep:
         """Play one step in every environment."""
         return concatenate_trees([part.step(actions[cut]) for part, cut in zip(self.parts, self.cuts, strict=True)], 0)
+
+    def take_info(self) -> InfoTotals:
+        """Those of both."""
+        taken: InfoTotals = {}
+        for part in self.parts:
+            merge_totals(taken, part.take_info())
+        return taken
 
     def close(self) -> None:
         """Close both."""
