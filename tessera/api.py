@@ -23,9 +23,9 @@ from tessera.envs.base import Environment, is_device
 from tessera.envs.checks import check_env
 from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.many_runs import RunEvaluation, play_batches
+from tessera.evaluation.many_runs import RunEvaluation, play_batches, play_here
 from tessera.evaluation.rebuild import rebuild
-from tessera.evaluation.trust import Trust
+from tessera.evaluation.trust import Trust, is_nameless
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
@@ -139,6 +139,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     target_return: float | None = None,
     precision: str = "f32",
     preset: Preset | None = None,
+    system: str | None = None,
     eval_episodes: int = 100,
     checkpoint_every: float = 10.0,
     keep: int = 3,
@@ -180,6 +181,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
+        system: what the algorithm with these settings is called, such as "rainbow" for a C51; the run goes by it.
         eval_episodes: greedy episodes of each evaluation: at the end, and during training where one is asked for.
         checkpoint_every: seconds between checkpoints, at the least.
         keep: checkpoints to keep.
@@ -211,7 +213,9 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         raise TesseraError("--resume needs --run-dir: which run should go on?")
     if preset is not None:
         envs, lag = preset.envs if envs is None else envs, preset.lag if lag is None else lag
-    steps = _steps(steps, folder if resume else None, preset)
+    before = _config_before(folder) if resume else {}
+    steps = _steps(steps, before, preset)
+    system = before.get("system") if system is None else system
     options = RunOptions(
         started=started,
         checkpoint_every=checkpoint_every,
@@ -243,7 +247,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     first, start = read_start(init_from, folder, resume, numbers, bound)
     bound = replace(bound, first_params=first)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
-    noted = {"init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
+    noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
     display, evaluator = make_display(quiet), Evaluator(bound, environment)
     if preset is not None:
@@ -278,6 +282,11 @@ def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, 
             "callbacks are called by this process, and these seeds train in processes of their own: train one seed at "
             "a time"
         )
+    if not one_program and is_nameless(run.env.name):
+        raise TesseraError(
+            f"these seeds train in processes of their own, which cannot make {run.env.name} again: pass a class or a "
+            "function of a module, or train one seed at a time"
+        )
     with run.shown("one program" if one_program else "processes"):
         if one_program:
             done = run.as_one_program(members_at_once(run.algorithm, run.env, run.plan, len(run.seeds)))
@@ -309,6 +318,7 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
         result = train(
             algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"],
             preset=None if named is None else find_preset(algorithm.name, env.name, named),
+            system=request["config"].get("system"),
         )  # fmt: skip
     except RunFailed as failure:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
@@ -412,7 +422,10 @@ def evaluate_saved(
     """Play greedy episodes with each of several params that were loaded; `engine` as in `evaluate_runs`."""
     if episodes < 1:
         raise TesseraError(f"{episodes} episodes: at least one is needed")
-    played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
+    if any(run.env_given for run in runs):  # only this process has it
+        played = [play_here(Evaluator(run.algorithm, run.env), run.view, episodes, seed) for run in runs]
+    else:
+        played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
     for run, (returns, _) in zip(runs, played, strict=True):
         if not len(returns):
             raise RunFailed(f"no greedy episode of {run.folder} came to an end: does {run.env.name} ever end?")
@@ -422,14 +435,20 @@ def evaluate_saved(
     ]
 
 
-def _steps(given: int | None, resumed: Path | None, preset: Preset | None) -> int:
+def _config_before(folder: Path | None) -> dict[str, Any]:
+    """The configuration of a run that goes on; empty if it has not begun yet."""
+    if folder is None or not (folder / "config.json").exists():
+        return {}
+    return directory.read_config(folder)
+
+
+def _steps(given: int | None, before: dict[str, Any], preset: Preset | None) -> int:
     """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
     if given is not None:
         return given
-    if resumed is not None and (resumed / "config.json").exists():
-        saved = directory.read_config(resumed).get("steps")
-        if isinstance(saved, int) and not isinstance(saved, bool):
-            return saved
+    saved = before.get("steps")
+    if isinstance(saved, int) and not isinstance(saved, bool):
+        return saved
     return DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
 
 

@@ -159,6 +159,11 @@ def find(name: str) -> tuple[type[Algorithm], System | None]:
     raise unknown_name("system or algorithm", name, [*SYSTEMS, *algorithms.ALGORITHMS])
 
 
+def name_in(text: str) -> str | None:
+    """The system that `tessera train TEXT` names; None if that is an algorithm alone."""
+    return text.lower() if text.lower() in SYSTEMS else None
+
+
 def command(name: str) -> str:
     """A command that trains a system."""
     return f"tessera train {name} {TASKS.get(SYSTEMS[name].algorithm, 'gymnax:CartPole-v1')}"

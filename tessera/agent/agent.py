@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from tessera.errors import TesseraError
 from tessera.evaluation.trust import Trust
 from tessera.runs import directory
 from tessera.runs.saved_agent import save_agent
-from tessera.runs.saved_run import SavedRun, load_run, newest_update
+from tessera.runs.saved_run import SavedRun, load_run, newest_update, statistics_hint
 from tessera.runs.seed_folders import run_folders, seed_folder
 
 if TYPE_CHECKING:  # acting needs none of these
@@ -27,7 +28,12 @@ AS_BEFORE = ("policy", "engine", "envs", "groups", "lag", "seed", "precision")
 
 
 def load(
-    path: str | Path, *, checkpoint: int | str | None = None, seed: int | None = None, trust: Trust = False
+    path: str | Path,
+    *,
+    checkpoint: int | str | None = None,
+    seed: int | None = None,
+    trust: Trust = False,
+    env: Any = None,
 ) -> Agent:
     """Load the agent of a run, or one that `Agent.save` wrote.
 
@@ -37,8 +43,13 @@ def load(
         seed: which of the seeds in a folder of several; None: the folder holds one.
         trust: True to import an algorithm or environment of your own that the folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
+        env: the environment that it was trained in, as for `train`; needed where that was passed as an object that no
+            name makes again, such as a lambda. None: the one that the folder names.
     """
-    return Agent(load_run(_one_run(Path(path), seed), trust, checkpoint), trust)
+    saved = load_run(_one_run(Path(path), seed), trust, checkpoint, env)
+    if hint := statistics_hint(saved.algorithm, saved.env):
+        warnings.warn(f"{saved.folder}: {hint}", stacklevel=2)
+    return Agent(saved, trust, env)
 
 
 def _one_run(folder: Path, seed: int | None) -> Path:
@@ -62,15 +73,16 @@ def _one_run(folder: Path, seed: int | None) -> Path:
 class Agent:
     """A trained agent. It keeps the memory of recurrent networks between calls of `act`; `reset` begins an episode."""
 
-    def __init__(self, saved: SavedRun, trust: Trust = False) -> None:
-        self._trust = trust
+    def __init__(self, saved: SavedRun, trust: Trust = False, env: Any = None) -> None:
+        self._trust, self._given_env = trust, env
         self._take(saved)
 
     def _take(self, saved: SavedRun) -> None:
         self._saved, self._actor = saved, Actor(saved.algorithm, saved.env, saved.view)
 
     def __repr__(self) -> str:
-        return f"<agent of {self._saved.folder}: {self.algorithm.name} on {self.env.name}, update {self.update}>"
+        name = directory.run_name(self.config)
+        return f"<agent of {self._saved.folder}: {name} on {self.env.name}, update {self.update}>"
 
     @property
     def algorithm(self) -> Algorithm:
@@ -165,5 +177,5 @@ class Agent:
             given["preset"] = find_preset(self.algorithm.name, self.env.name, config["preset"])
         steps = self._saved.meta["meter"]["env_steps"] + more
         result = train(self.algorithm, self.env, steps=steps, run_dir=folder, resume=True, **{**given, **options})
-        self._take(load_run(folder, self._trust))
+        self._take(load_run(folder, self._trust, env=self._given_env))
         return result

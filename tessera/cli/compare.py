@@ -37,6 +37,7 @@ def compare_command(arguments: list[str]) -> None:
     for flag, value in (("--policy", world.policy), ("--actors", world.actors), ("--resume", options.resume)):
         if value:
             raise TesseraError(f"{flag} is not for compare: name policies and their options in --policies")
+    from tessera import systems
     from tessera.api import compare
 
     folder = options.run_dir or new_folder(f"compare-{arguments[0]}", world, options.seed)
@@ -54,6 +55,7 @@ def compare_command(arguments: list[str]) -> None:
         names,
         note=note,
         preset=preset_of(world, algorithm),
+        system=systems.name_in(arguments[0]),
         **plan_arguments(world),
         **train_options,
     )

@@ -7,9 +7,11 @@ import importlib
 import io
 import os
 import sys
-import traceback
+import warnings
+from pathlib import Path
+from typing import Any
 
-from tessera.errors import EnvironmentFailed, TesseraError, unknown_name
+from tessera.errors import PACKAGE, EnvironmentFailed, TesseraError, unknown_name
 
 COMMANDS = {
     "train": "tessera.cli.train:train_command",
@@ -28,6 +30,8 @@ COMMANDS = {
 }
 """Name -> the function that takes its arguments, imported when the command runs."""
 
+FORMAT_WARNING = warnings.formatwarning
+"""How Python shows a warning."""
 DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 """What a full or broken disk says."""
 
@@ -54,12 +58,13 @@ def main(argv: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that is not text is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _format_warning
     try:
         _dispatch(arguments)
         sys.stdout.flush()
     except TesseraError as error:
-        if isinstance(error, EnvironmentFailed) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+        if isinstance(error, EnvironmentFailed):
+            print(error.trace(), file=sys.stderr)
         print(f"tessera: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
@@ -74,6 +79,15 @@ def main(argv: list[str] | None = None) -> None:
         print(f"tessera: {what} ({error.strerror}): make room, or write elsewhere", file=sys.stderr)
         _drop_output()
         raise SystemExit(1) from None
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: Any = None
+) -> str:
+    """A warning of ours as one line; others as Python shows them."""
+    if PACKAGE in Path(filename).parents:
+        return f"tessera: {message}\n"
+    return FORMAT_WARNING(message, category, filename, lineno, line)
 
 
 def _drop_output() -> None:

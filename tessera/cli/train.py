@@ -67,6 +67,7 @@ def train_command(arguments: list[str]) -> None:
     """Run `tessera train`."""
     started = process_start()
     world, options, algorithm = parse_arguments("train", arguments, TrainOptions)
+    from tessera import systems
     from tessera.api import train
 
     folder = options.run_dir or (
@@ -78,6 +79,7 @@ def train_command(arguments: list[str]) -> None:
         policy_of(world),
         **plan_arguments(world),
         preset=preset_of(world, algorithm),
+        system=systems.name_in(arguments[0]),
         started=started,
         **{**dataclasses.asdict(options), "run_dir": folder},
     )

@@ -31,7 +31,7 @@ from tessera.engines.replica.snapshots import (
 )
 from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import Environment, merge_totals
-from tessera.errors import RunFailed
+from tessera.errors import EnvironmentFailed, RunFailed
 from tessera.graph.disciplines import Newest, Shared, in_flight
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
@@ -210,6 +210,9 @@ class SerialEngine(MapReduce):
                     continue
                 try:
                     turned |= isinstance(next(self.running[k]), Repeat)
+                except EnvironmentFailed as failure:
+                    which = f" of replica {replica.title}" if len(self.replicas) > 1 else ""
+                    raise failure.followed_by(which) from failure.__cause__
                 except StopIteration:
                     del self.running[k]
                     replica.note_reports(count if turns[k] is not None else 1)

@@ -26,7 +26,7 @@ from tessera.envs.base import (
 )
 from tessera.envs.wrappers import WRAPPERS, words_of, wrap_by_name
 from tessera.envs.wrappers.own import name_of
-from tessera.errors import TesseraError, unknown_name
+from tessera.errors import RAISED_BY_USERS, TesseraError, unknown_name
 from tessera.support.imports import import_target
 from tessera.support.named_objects import parse_options
 
@@ -44,6 +44,7 @@ __all__ = [
     "Timestep",
     "is_device",
     "make",
+    "renamed",
     "words_of",
 ]
 
@@ -167,7 +168,7 @@ def _called(target: Any, name: str, options: dict[str, Any]) -> Any:
         return target(**options)
     except (TypeError, TesseraError):
         raise
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         raise TesseraError(f"{name} cannot be made: it raised {type(error).__name__} ({error})") from error
 
 
@@ -260,6 +261,11 @@ def _with(environment: Environment, attribute: str, value: Any) -> Environment:
             f"the {attribute} of {environment.name} cannot be set to {value} ({error}): make it an attribute"
         ) from error
     return environment
+
+
+def renamed(environment: Environment, name: str) -> Environment:
+    """The environment under another name."""
+    return _with(environment, "name", name)
 
 
 def _describe(thing: Any) -> str:

@@ -83,8 +83,8 @@ class DeviceEnvironment:
     spec: Spec
     observation_bounds: tuple[np.ndarray, np.ndarray] | None = None
     """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
-    forgets: str = ""
-    """What a resumed run has lost: nothing, because checkpoints hold the whole state."""
+    keeps: str = ""
+    """What its state keeps over episodes and an agent by itself does not have, in words; nothing for most."""
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -132,6 +132,9 @@ class HostVector:
     Returned arrays are never written to again.
     """
 
+    played: int = 0
+    """Steps that each environment has played since they were opened, for messages; the framework counts them."""
+
     def reset(self) -> Timestep:
         """Start every environment: reward 0, nothing ended, `final` equal to `observation`.
 
@@ -175,8 +178,8 @@ class HostEnvironment:
     """Whether a step lets other threads run, so that one part of the environments can step during another."""
     observation_bounds: tuple[np.ndarray, np.ndarray] | None = None
     """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
-    forgets: str = ""
-    """What its vectors keep over episodes and a resumed run has lost, for the note that says so."""
+    keeps: str = ""
+    """What its vectors keep over episodes and neither an agent by itself nor a resumed run has, in words."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Wrapper that needs `one_by_one` -> the environment's own option that does the same."""
 

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from tessera.envs.base import Actions, Box, HostEnvironment, HostVector
 from tessera.envs.spaces import MASK, Spaces
 from tessera.envs.vectors import OneByOne, VectorEnvs, seed_for
-from tessera.errors import TesseraError, unknown_name
+from tessera.errors import RAISED_BY_USERS, TesseraError, unknown_name
 
 AUTORESETS = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -86,7 +86,7 @@ def gives_masks(env: Any, actions: Actions) -> bool:
     try:
         _, info = env.reset(seed=0)
         return MASK in info
-    except Exception:  # what is wrong shows, by name, when the run resets it
+    except RAISED_BY_USERS:  # what is wrong shows, by name, when the run resets it
         return False
 
 

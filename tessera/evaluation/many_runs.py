@@ -57,6 +57,13 @@ def play_batches(
     return map_reduce(play, lambda batches: _join(items, batches), items, platform=platform, **engine)
 
 
+def play_here(evaluator: Evaluator, view: View, episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Play the same batches of one run with an evaluator that is there: (returns, lengths)."""
+    begins = range(0, episodes, BATCH)
+    played = [evaluator(view, min(BATCH, episodes - at), batch_seed(seed, k)) for k, at in enumerate(begins)]
+    return np.concatenate([each.returns for each in played]), np.concatenate([each.lengths for each in played])
+
+
 def batch_seed(seed: int, number: int) -> int:
     """The seed of one batch of episodes; the first batch has `seed` itself."""
     return int(np.random.SeedSequence([seed % 2**32, number]).generate_state(1)[0] >> 1) if number else seed

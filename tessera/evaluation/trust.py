@@ -20,20 +20,33 @@ OWN_ALGORITHMS = "tessera.algorithms."
 """How the path of each of Tessera's own begins; the package holds no code but ours."""
 
 
+PASS_IT = "pass it again, as in tessera.load(run, env=...)"
+"""What to do about an environment that no name makes."""
+
+
+def is_nameless(env: str) -> bool:
+    """Whether no name makes an environment again: that of a lambda, or of what a function defines, leads nowhere."""
+    return "<" in env.partition("?")[0]
+
+
 def trusted_environment(name: str, precision: str, trust: Trust) -> Environment:
     """Make the environment that a run folder names."""
+    if is_nameless(name):
+        raise TesseraError(
+            f"the run's environment {name} was passed to train as an object, and no name makes it again: {PASS_IT}"
+        )
     by_path = (
         name if ":" in name.partition("?")[0] else f"py:{name}"
     )  # a class that was passed to `train`, by the name of its definition
     if _named_by_user(name, trust) or not runs_foreign_code(by_path):
         return make_env(by_path, precision)
     if trust is not True:
-        raise _refusal("environment", by_path, "--env")
+        raise _refusal("environment", by_path, "--env", instead="" if by_path == name else f", or {PASS_IT}")
     is_path = by_path.startswith("py:")
     if is_path and not _is_environment_class(_import(by_path.removeprefix("py:").partition("?")[0], given=name)):
         raise TesseraError(
             f"the run's environment {by_path!r} is no class of environments, and only such a class is made for a "
-            f"run folder: add --env {by_path!r} if it is yours"
+            f"run folder: add --env {by_path!r} if it is yours, or {PASS_IT}"
         )
     return make_env(by_path, precision)
 
@@ -71,8 +84,8 @@ def _import(path: str, given: str) -> Any:
         if ":" in given:
             raise
         raise TesseraError(
-            f"the run's environment {given!r} was given as an object and cannot be made again by that name ({error}): "
-            "name it py:module.Class in tessera.train"
+            f"the run's environment {given!r} was passed to train as an object and cannot be made again by that name "
+            f"({error}): {PASS_IT}"
         ) from error
 
 
@@ -84,9 +97,9 @@ def _is_environment_class(target: Any) -> bool:
     return issubclass(target, DeviceEnvironment | HostEnvironment | gymnasium.Env)
 
 
-def _refusal(what: str, name: str, flag: str) -> TesseraError:
+def _refusal(what: str, name: str, flag: str, instead: str = "") -> TesseraError:
     return TesseraError(
         f"the run's {what} {name!r} is not one of Tessera's, and to make it would run code that the folder names: "
         f"add --trust (trust=True in Python) if you know where the run comes from, or {flag} {name!r} "
-        f"(trust=[{name!r}])"
+        f"(trust=[{name!r}]){instead}"
     )

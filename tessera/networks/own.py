@@ -87,9 +87,18 @@ def shape_of(module: nn.Module, spec: Spec, words: str) -> Any:
         described = ", ".join(f"{path} {x.dtype}{list(x.shape)}".strip() for path, x in spec.parts.items())
         first = str(error).strip().partition("\n")[0][:200]
         raise TesseraError(
-            f"{words} cannot read these observations ({described}, after any leading axes): "
-            f"{type(error).__name__}: {first}"
+            f"{words} cannot read these observations ({described}, after any leading axes), {type(error).__name__}: "
+            f"{first}: {_advice(spec)}, or leave {words.split()[0]} out"
         ) from error
+
+
+def _advice(spec: Spec) -> str:
+    """What to do about a network that cannot read observations."""
+    form = spec.observation
+    if not spec.is_tree:
+        return "have it read this shape"
+    key = next(iter(form)) if isinstance(form, dict) else 0
+    return f"they come as a {type(form).__name__} of arrays, so have it read each, as in observation[{key!r}]"
 
 
 class OwnTorso(nn.Module):

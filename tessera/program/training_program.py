@@ -13,10 +13,11 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State, Transition, View, same_labels
 from tessera.envs.base import Box, Environment, HostEnvironment, Timestep
-from tessera.errors import EnvironmentFailed, TesseraError
+from tessera.errors import TesseraError
 from tessera.maths.codec import threshold_code
 from tessera.maths.shuffle import permutation
 from tessera.program.accounting import Episode, account, count, no_episode, no_tally, numbers_in, total
+from tessera.program.environment_calls import call_environment
 from tessera.program.exchange import (
     PartNorms,
     SoloGradient,
@@ -328,7 +329,7 @@ class Training:
         if isinstance(env, HostEnvironment):
 
             def host_reset(vector: Any) -> tuple[Any, ...]:
-                timestep = _call_environment(env, "reset", vector.reset)
+                timestep = call_environment(env.name, lambda: "in reset()", vector.reset)
                 return vector, timestep, no_episode(timestep, np)
 
             return Op("env", host_reset, ("env_state",), ("env_state", "timesteps", "episode"), HOST)
@@ -350,7 +351,9 @@ class Training:
         if isinstance(env, HostEnvironment):
 
             def host_step(vector: Any, actions: Any, episode: Episode) -> tuple[Any, ...]:
-                timestep = _call_environment(env, "step", vector.step, bound(np.asarray(actions), np))
+                vector.played += 1
+                when = partial("in step {:,}".format, vector.played)
+                timestep = call_environment(env.name, when, vector.step, bound(np.asarray(actions), np))
                 return vector, timestep, *account(episode, timestep, np)
 
             return Op("env", host_step, ("env_state", "actions", "episode"), writes, HOST)
@@ -456,14 +459,6 @@ def recorded(seen: Timestep, action: Any, extras: Any, then: Timestep) -> Transi
     end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
     more = {"alive": then.alive, "legal": seen.legal, "next_legal": then.final_legal}
     return Transition(seen.observation, action, extras, *end, **more)
-
-
-def _call_environment(env: Environment, what: str, function: Callable[..., Timestep], *arguments: Any) -> Timestep:
-    """Call an environment; an exception in it becomes an error that names it."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise EnvironmentFailed(f"environment {env.name} raised {type(error).__name__} in {what}(): {error}") from error
 
 
 def first_broken(x: jax.Array) -> jax.Array:

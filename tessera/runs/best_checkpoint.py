@@ -1,8 +1,8 @@
 """The best checkpoint of a run: what acts, of the update whose greedy episodes had the highest mean return.
 
 It lies in `best/`, a folder of checkpoints that keeps one, so it is written as safely as the others and rotation does
-not reach it. They are numbered by how often the best was beaten: the highest number is the best at any moment, also
-where a run has gone back to an earlier update.
+not reach it. Where a kill has left two of them, the one with the higher return is the best: a run that has gone back
+may have found it at the earlier update.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOLDER = "best"
 class BestCheckpoint:
     """Keeps the best params of a run so far."""
 
-    def __init__(self, run: Path | None, note: Callable[[str], None]) -> None:
-        """Find what an earlier process has kept in a run folder. Without one the best is known, but not kept."""
-        self._folder, self._note = None if run is None else run / FOLDER, note
+    def __init__(self, run: Path | None, note: Callable[[str], None], keeps: bool = True) -> None:
+        """Find what an earlier process has kept in a run folder; `keeps` says whether this one does so too."""
+        self._folder, self._note = run / FOLDER if run is not None and keeps else None, note
         self._checkpoints: Checkpoints | None = None
         self.return_mean = -math.inf
         """Mean return of the best evaluation."""
@@ -61,13 +61,12 @@ class BestCheckpoint:
         meta = {**meta, "meter": meter, "return_mean": evaluated.return_mean}
         try:
             if self._checkpoints is None:
-                self._checkpoints = Checkpoints(folder, keep=1)
-            number = (self._checkpoints.latest() or 0) + 1
-            self._checkpoints.save(number, {"state": acting(evaluated.view)}, meta)
+                self._checkpoints = Checkpoints(folder, keep=None)
+            self._checkpoints.save_alone(evaluated.update, {"state": acting(evaluated.view)}, meta)
         except SaveFailed as error:
             self._note(f"{error}: training goes on without")
             return None
-        return folder / str(number)
+        return folder / str(evaluated.update)
 
     def close(self) -> None:
         """Close the files."""
@@ -82,13 +81,20 @@ def read_best(run: Path) -> tuple[int, Arrays, dict[str, Any]] | None:
         return None
     checkpoints = Checkpoints(folder, read_only=True)
     try:
-        latest = checkpoints.latest()
-        if latest is None:
-            return None
-        arrays, meta = checkpoints.load(latest, large=False)
-        meta["return_mean"] = float(meta["return_mean"])
-        return int(meta["meter"]["updates"]), arrays, meta
-    except (TesseraError, KeyError, TypeError, ValueError) as error:
-        raise TesseraError(f"the best checkpoint of {run} is damaged, the newest may not be") from error
+        found, failure = [], None
+        for number in checkpoints.updates():
+            try:
+                found.append(_read(checkpoints, number))
+            except (TesseraError, KeyError, TypeError, ValueError) as error:
+                failure = error
+        if failure is not None and not found:  # else a kill has left it as it was being deleted
+            raise TesseraError(f"the best checkpoint of {run} is damaged, the newest may not be") from failure
+        return max(found, key=lambda each: each[2]["return_mean"], default=None)
     finally:
         checkpoints.close()
+
+
+def _read(checkpoints: Checkpoints, number: int) -> tuple[int, Arrays, dict[str, Any]]:
+    arrays, meta = checkpoints.load(number, large=False)
+    meta["return_mean"] = float(meta["return_mean"])
+    return int(meta["meter"]["updates"]), arrays, meta

@@ -44,7 +44,7 @@ class EvaluationEvent(Event):
     returns: np.ndarray
     """Return of each episode."""
     best: bool
-    """Whether their mean is higher than that of every evaluation before."""
+    """Whether their mean is higher than that of every evaluation of this run before; so it is of the first."""
 
     @property
     def return_mean(self) -> float:

@@ -46,12 +46,13 @@ class SaveFailed(RunFailed):
 class Checkpoints:
     """The checkpoints of one run. A kill during a save leaves the previous checkpoint intact."""
 
-    def __init__(self, folder: Path, keep: int = 3, read_only: bool = False) -> None:
+    def __init__(self, folder: Path, keep: int | None = 3, read_only: bool = False) -> None:
+        """`keep` is how many are kept; None: as many as are saved."""
         import orbax.checkpoint as ocp  # takes most of a second to import, and often nothing is saved
 
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # what Orbax complains about, it raises too
         logging.getLogger("asyncio").addFilter(_is_news)
-        if keep < 1:
+        if keep is not None and keep < 1:
             raise TesseraError(f"--keep {keep}: at least one is needed")
         self._ocp = ocp
         self.folder = folder
@@ -89,9 +90,18 @@ class Checkpoints:
                 items[ITEM] = self._move_files(draft)
             meta["checksum"] = _checksum_of_meta(meta)
             try:
-                self._manager.save(update, args=args.Composite(**items, meta=args.JsonSave(meta)))
+                self._manager.save(update, args=args.Composite(**items, meta=args.JsonSave(meta)), force=True)
             except Exception as error:  # a full disk makes Orbax raise anything
                 raise self._after_failure(update, error) from error
+
+    def save_alone(self, update: int, snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
+        """Write a checkpoint, also of an update before the newest, and delete all others once it is complete."""
+        if update in self.updates():
+            self._manager.delete(update)
+        self.save(update, snapshot, meta)
+        for other in self.updates():
+            if other != update:
+                self._manager.delete(other)
 
     @contextlib.contextmanager
     def _draft(self, update: int) -> Iterator[Path]:

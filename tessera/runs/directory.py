@@ -15,7 +15,7 @@ from tessera.support.fields import options_of
 from tessera.support.files import read_json, refuse_links, write_json
 from tessera.support.named_objects import name_of
 
-MAY_CHANGE = ("steps", "target_return", "seeds", "preset")
+MAY_CHANGE = ("steps", "target_return", "seeds", "preset", "system")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
 ENTRIES = {"algorithm": dict, "env": str, "policy": str, "precision": str, "seed": int}
 """Entries that every config.json has."""
@@ -28,6 +28,12 @@ def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
     cls = type(algorithm)
     fields = {f.name: name_of(getattr(algorithm, f.name), f"--{f.name}") for f in options_of(algorithm)}
     return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+
+
+def run_name(config: dict[str, Any]) -> str:
+    """What a run goes by: its system, with the algorithm where that has another name, or the algorithm alone."""
+    system, algorithm = config.get("system"), config["algorithm"].get("name", "?")
+    return algorithm if system in (None, algorithm) else f"{system} ({algorithm})"
 
 
 def check_fresh(folder: Path) -> None:

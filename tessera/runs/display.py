@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tessera.algorithms.contract import Schedule
 from tessera.graph.plan import Plan
 from tessera.support.machine import cores
 
@@ -22,6 +23,7 @@ class Progress:
     updates: int
     env_steps: int
     steps_per_second: float
+    """Nan before it can be measured."""
     train_return: float
     seconds_left: float
     eval_return: float = math.nan
@@ -48,6 +50,9 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show one line."""
 
+    def note_evaluation(self, text: str) -> None:
+        """Show one line that tells of greedy episodes during training."""
+
     def end(self) -> None:
         """Stop displaying."""
 
@@ -62,6 +67,9 @@ class Quiet:
         """Show nothing."""
 
     def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def note_evaluation(self, text: str) -> None:
         """Show nothing."""
 
     def end(self) -> None:
@@ -92,6 +100,8 @@ class Lines(Quiet):
         """Print the line."""
         print(text, flush=True)
 
+    note_evaluation = note
+
 
 class Live(Quiet):
     """A progress bar with return, steps/s and time left; below it the states of fragments and streams."""
@@ -108,8 +118,8 @@ class Live(Quiet):
             BarColumn(bar_width=28),
             TextColumn("[green]return {task.fields[ret]}[/]"),
             TextColumn("{task.fields[steps]} steps"),
-            TextColumn("[cyan]{task.fields[speed]} steps/s[/]"),
-            TextColumn("{task.fields[left]} left"),
+            TextColumn("[cyan]{task.fields[speed]}[/]"),
+            TextColumn("{task.fields[left]}"),
         )
         self._bar: Any = Bar(*columns, console=self._console, auto_refresh=False)
         self._task: Any = None
@@ -127,8 +137,8 @@ class Live(Quiet):
         fields = {
             "ret": returns(progress),
             "steps": f"{progress.env_steps:,}",
-            "speed": f"{progress.steps_per_second:,.0f}",
-            "left": clock(progress.seconds_left),
+            "speed": rate(progress),
+            "left": time_left(progress),
         }
         count_drops(self._dropped, streams)
         self._status, self._streams = tuple(status), (streams or {}) if status else {}
@@ -141,6 +151,8 @@ class Live(Quiet):
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         self._console.print(text, highlight=False, markup=False)
+
+    note_evaluation = note
 
     def end(self) -> None:
         """Leave the bar and the streams on the screen, without the states of replicas."""
@@ -231,15 +243,25 @@ def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int]
         f"update {p.update}/{p.updates}",
         f"steps {p.env_steps:,}",
         f"return {returns(p)}",
-        f"{p.steps_per_second:,.0f} steps/s",
-        f"{clock(p.seconds_left)} left",
+        rate(p),
+        time_left(p),
     ]
     for name, flow in sorted((streams or {}).items()):
         late = [f"lag {lag(flow)}"] if flow.get("lag_max") else []
         lost = [f"{dropped[name]:,} dropped"] if dropped and dropped.get(name) else []
         if late or lost:
             parts.append(f"{name} {', '.join(late + lost)}")
-    return "  ".join(parts)
+    return "  ".join(filter(None, parts))
+
+
+def rate(p: Progress) -> str:
+    """Steps per second; empty before they can be measured."""
+    return "" if math.isnan(p.steps_per_second) else f"{p.steps_per_second:,.0f} steps/s"
+
+
+def time_left(p: Progress) -> str:
+    """How long the run still takes; empty before that is known."""
+    return f"{clock(p.seconds_left)} left" if math.isfinite(p.seconds_left) else ""
 
 
 def returns(p: Progress) -> str:
@@ -254,11 +276,22 @@ def number(x: float) -> str:
 
 def clock(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
-    if not math.isfinite(seconds):
-        return "-"
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def steps_of_update(schedule: Schedule, plan: Plan) -> str:
+    """How many environment steps one update is, and how many come before the first."""
+    warmup = schedule.warmup * schedule.steps * plan.envs
+    before = f", and {warmup:,} come before the first" if warmup else ""
+    return f"an update is {round(schedule.steps * plan.envs_per_update):,} steps{before}"
+
+
+def rounding_hint(schedule: Schedule, plan: Plan, steps: int, updates: int) -> str:
+    """What is said of steps that whole updates do not divide; empty if they do."""
+    planned = math.ceil(schedule.steps * (schedule.warmup * plan.envs + updates * plan.envs_per_update))
+    return "" if planned == steps else f"{steps:,} steps become {planned:,}: {steps_of_update(schedule, plan)}"
 
 
 def virtual_devices_hint(plan: Plan) -> str:

@@ -65,7 +65,8 @@ def _source_of(record: Any, folder: Path) -> tuple[Path, Choice]:
 
 def _read(source: Path, choice: Choice, algorithm: Algorithm) -> tuple[int, FirstParams]:
     try:
-        if "seeds" in directory.read_config(source):
+        config = directory.read_config(source)
+        if "seeds" in config:
             raise TesseraError(f"{source} holds several seeds: name one of them, such as {run_folders(source)[0]}")
         update, arrays, _ = read_checkpoint(source, choice)
     except TesseraError as error:
@@ -73,20 +74,23 @@ def _read(source: Path, choice: Choice, algorithm: Algorithm) -> tuple[int, Firs
     shapes = published(jax.eval_shape(lambda key: initial_state(algorithm, key, 1), jax.random.key(0)))
     like = {"state": View(shapes.params, (), shapes.statistics, ())}  # type: ignore[arg-type]  # only these are taken
     taken = {path: x for path, x in arrays.items() if path.split("/")[:2] in [["state", part] for part in PARTS]}
-    _check_fit(f"--init-from {source}", taken, like, algorithm.name)
+    _check_fit(f"--init-from {source}", directory.run_name(config), taken, like, algorithm.name)
     found: View = unflatten(like, taken, f"checkpoint {update} of {source}")["state"]
     return update, FirstParams(found.params, found.statistics)
 
 
-def _check_fit(what: str, found: Mapping[str, Any], like: Any, name: str) -> None:
-    """Refuse params of another shape, and say which."""
+def _check_fit(what: str, made_by: str, found: Mapping[str, Any], like: Any, name: str) -> None:
+    """Refuse params that do not fit the algorithm of this `name`, and say which."""
     needed = {leaf_path(path): x.shape for path, x in jax.tree_util.tree_flatten_with_path(like)[0]}
     for path in sorted({*found, *needed}):
         leaf = path.removeprefix("state/")
         if path not in found or path not in needed:
-            whose = "it lacks" if path not in found else "only it has"
-            raise TesseraError(f"{what}: its params are not those of this run's {name}: {whose} {leaf}")
-        if np.shape(found[path]) != needed[path]:
-            raise TesseraError(
-                f"{what}: its {leaf} has shape {np.shape(found[path])}, and this run's {name} needs {needed[path]}"
-            )
+            wrong = f"{'it lacks' if path not in found else 'only it has'} {leaf}"
+        elif np.shape(found[path]) != needed[path]:
+            wrong = f"its {leaf} has shape {np.shape(found[path])}, and {needed[path]} is needed"
+        else:
+            continue
+        raise TesseraError(
+            f"{what}: params of its {made_by} do not fit this run's {name} ({wrong}): choose a run with the same "
+            "network and environment, or give this run the other's flags"
+        )

@@ -44,11 +44,12 @@ def combined(members: Sequence[Progress]) -> Progress:
     """How far several runs have come: steps and speed of all together, the interquartile mean of their returns."""
     known = [p.train_return for p in members if not np.isnan(p.train_return)]
     played = [p.eval_return for p in members if not np.isnan(p.eval_return)]
+    speeds = [p.steps_per_second for p in members if not np.isnan(p.steps_per_second)]
     return Progress(
         update=sum(p.update for p in members) // len(members),
         updates=max(p.updates for p in members),
         env_steps=sum(p.env_steps for p in members),
-        steps_per_second=sum(p.steps_per_second for p in members),
+        steps_per_second=sum(speeds) if speeds else float("nan"),
         train_return=float(interquartile_mean(np.asarray(known))) if known else float("nan"),
         seconds_left=max((p.seconds_left for p in members if not np.isnan(p.seconds_left)), default=float("nan")),
         eval_return=float(interquartile_mean(np.asarray(played))) if played else float("nan"),

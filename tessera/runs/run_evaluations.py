@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tessera.envs.base import is_device
 from tessera.errors import TesseraError
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.side_evaluator import SIDE_SEED, SideEvaluator
+from tessera.runs.display import number
 from tessera.runs.requests import Evaluate, Requests
 from tessera.runs.run_options import RunOptions
 from tessera.runs.target import TargetCheck
@@ -35,6 +37,15 @@ class Evaluated:
     def return_mean(self) -> float:
         """Mean return of the episodes."""
         return self.evaluation.return_mean
+
+    def in_words(self, best: bool) -> str:
+        """The line that a user sees; `best` says whether none before had a higher mean."""
+        played = self.evaluation
+        spread = "" if math.isnan(played.return_std) else f" ± {played.return_std:.1f}"
+        return (
+            f"evaluation at update {self.update}  steps {self.env_steps:,}  greedy return "
+            f"{number(played.return_mean)}{spread} over {len(played.returns)} episodes{'  best so far' * best}"
+        )
 
     def as_metrics(self) -> dict[str, float]:
         """What rows of metrics hold of it."""
@@ -104,6 +115,11 @@ class RunEvaluations:
     def newest(self) -> dict[str, float]:
         """The newest evaluation during training, as metrics."""
         return self._newest
+
+    def none_came(self) -> str:
+        """What is said at the end if none came that `--evaluate-every` has asked for; empty if one did."""
+        asked = self._every and not self._newest
+        return f"--evaluate-every {self._every}: the run was over before the first evaluation was" if asked else ""
 
     def forget(self) -> None:
         """The run has gone back: what was being evaluated is not what it will be."""

@@ -22,8 +22,8 @@ from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment
-from tessera.errors import RunFailed, TesseraError
+from tessera.envs.base import Environment, is_device
+from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
@@ -41,7 +41,7 @@ from tessera.runs.callbacks import (
     UpdateEvent,
 )
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress, virtual_devices_hint
+from tessera.runs.display import Display, Progress, rounding_hint, virtual_devices_hint
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
@@ -50,6 +50,7 @@ from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
+from tessera.runs.saved_run import statistics_hint
 from tessera.runs.signals import StopSignals
 from tessera.support.files import write_json
 
@@ -97,20 +98,24 @@ class Run:
         )
         self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
         self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
-        self.best = BestCheckpoint(None, self.display.note)
+        self.best = BestCheckpoint(None, self.display.note, keeps=False)
 
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
-        if found is not None and self.env.forgets:
-            self.display.note(f"host environments start anew, and with them {self.env.forgets}")
+        if found is not None and self.env.keeps and not is_device(self.env):  # checkpoints hold the state of others
+            self.display.note(f"host environments start anew, and with them {self.env.keeps}")
+        name, seed = directory.run_name(self.config), self.config["seed"]
         self.display.begin(
-            f"{self.plan.algorithm} on {self.plan.env}, {self.plan.envs} environments, seed {self.config['seed']}; "
+            f"{name} on {self.plan.env}, {self.plan.envs} environments, seed {seed}; "
             f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
         )
-        if hint := virtual_devices_hint(self.plan):
+        rounding = rounding_hint(self.algorithm.schedule, self.plan, self.config["steps"], self.updates)
+        for hint in filter(
+            None, (rounding, statistics_hint(self.algorithm, self.env), virtual_devices_hint(self.plan))
+        ):
             self.display.note(hint)
         if self.options.trace is not None:
             clear_traces(self.options.trace)
@@ -134,11 +139,13 @@ class Run:
     def work(self, engine: Engine, signals: StopSignals, found: int | None) -> Requests[tuple[State, dict[str, Any]]]:
         """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
         self.signals = signals
-        if self.options.evaluate_every:
-            self.best = BestCheckpoint(self.folder, self.display.note)
-        with directory.one_sentence_for_files(self.folder, self._latest):
-            yield from self._begin(engine, found)
-            return (yield from self._to_the_end(engine))
+        self.best = BestCheckpoint(self.folder, self.display.note, keeps=bool(self.options.evaluate_every))
+        try:
+            with directory.one_sentence_for_files(self.folder, self._latest):
+                yield from self._begin(engine, found)
+                return (yield from self._to_the_end(engine))
+        except EnvironmentFailed as failure:
+            raise failure.followed_by(self._what_is_saved()) from failure.__cause__
 
     def close(self) -> None:
         """Close all files, and end what runs beside training."""
@@ -190,6 +197,15 @@ class Run:
     def _latest(self) -> int | None:
         """The update of the newest checkpoint."""
         return self.checkpoints.latest() if self.checkpoints else None
+
+    def _what_is_saved(self) -> str:
+        """What to say of the newest checkpoint after a failure."""
+        if self.checkpoints is None:
+            return ""
+        latest = self._latest()
+        if latest is None:
+            return "; no checkpoint was written yet"
+        return f"; update {latest} is saved in {self.folder}, --resume goes on from there"
 
     def resume_point(self, resume: bool) -> int | None:
         """The update to resume from; None to start from the beginning."""
@@ -281,7 +297,8 @@ class Run:
                     first_steps, first_done = self.meter.env_steps, now
                 else:
                     count = int(np.clip(self.options.chunk_seconds / max(seconds / made, 1e-9), 1, CHUNK))
-                speed = (self.meter.env_steps - first_steps) / max(now - first_done, 1e-9)
+                timed = self.meter.env_steps - first_steps  # none after the first update, which compiles
+                speed = timed / max(now - first_done, 1e-9) if timed > 0 else math.nan
                 newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, engine))
                 evaluated = yield from self.evaluations.after(*newest)
                 self._report(reports, speed, now, engine)
@@ -326,6 +343,8 @@ class Run:
     def _note_evaluation(self, evaluated: Evaluated) -> None:
         beaten = self.best.is_beaten_by(evaluated)
         at = (evaluated.update, evaluated.env_steps)
+        if evaluated.periodic:
+            self.display.note_evaluation(evaluated.in_words(beaten))
         path = self.best.replace(evaluated, self._made_by()) if beaten else None
         self._tell(EvaluationEvent, *at, returns=evaluated.evaluation.returns, best=beaten)
         if path is not None:
@@ -359,15 +378,12 @@ class Run:
     def _give_up(self, engine: Engine, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
         latest = self._latest()
-        if self.checkpoints is None or latest is None:
-            raise spent
-        saved = engine.salvage(self._load(engine, latest)[0])
-        if saved is not None and saved[0] > latest:
+        saved = None if latest is None else engine.salvage(self._load(engine, latest)[0])
+        if latest is not None and saved is not None and saved[0] > latest:
             self.meter.updates = saved[0]
             with suppress(SnapshotLost):  # then the last checkpoint is what there is
                 self._write(saved[1])
-                latest = saved[0]
-        raise RunFailed(f"{spent}; update {latest} is saved in {self.folder}, --resume goes on from there")
+        raise RestartsSpent(f"{spent}{self._what_is_saved()}") from spent
 
     def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
         self.speed = speed
@@ -393,7 +409,7 @@ class Run:
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
-            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed if speed else math.nan,
+            m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed,
             row.get("eval/return_mean", math.nan),
         )  # fmt: skip
         self.display.show(progress, engine.status(), self.meter.streams)
@@ -454,8 +470,7 @@ class Run:
             with suppress(Interrupted, Abandoned, RunFailed):  # then the last checkpoint is what there is
                 yield from self._finish_pending(engine)
                 self._save(engine)
-        latest = self._latest()
-        return "" if latest is None else f"; update {latest} is saved in {self.folder}, --resume goes on from there"
+        return self._what_is_saved()
 
     def _stop_on_signal(self, engine: Engine) -> Requests[NoReturn]:
         """Save a checkpoint, say so, and end as the signal would have."""
@@ -494,6 +509,8 @@ class Run:
         yield from self._finish_pending(engine)
         if self.checkpoints:
             self._save(engine)
+        if self.rows and (none_came := self.evaluations.none_came()):
+            self.display.note(none_came)
         view = _view(engine)
         evaluation = yield from self.evaluations.final(view)
         if self.checkpoints is None:  # else the checkpoint has counted it
@@ -501,7 +518,7 @@ class Run:
         self._note_evaluation(Evaluated(self.meter.updates, self.meter.env_steps, evaluation, view))
         summary = make_summary(
             self.plan,
-            self.config["seed"],
+            self.config,
             self.meter,
             evaluation,
             self.target,

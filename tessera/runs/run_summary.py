@@ -15,7 +15,7 @@ from tessera.runs.metrics import Meter
 
 def make_summary(
     plan: Plan,
-    seed: int,
+    config: dict[str, Any],
     meter: Meter,
     evaluation: Evaluation,
     target: float | None,
@@ -31,11 +31,12 @@ def make_summary(
     """All entries of summary.json; numbers that are not known are null."""
     target = known_target(plan.env) if target is None else target
     return {
+        "system": config.get("system"),
         "algorithm": plan.algorithm,
         "env": plan.env,
         "policy": plan.policy,
         "engine": plan.engine,
-        "seed": seed,
+        "seed": config["seed"],
         "env_steps": meter.env_steps,
         "updates": meter.updates,
         "episodes": meter.episodes,
@@ -62,11 +63,11 @@ def make_summary(
 def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
     """What the user is shown of a summary."""
     verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
-    mean = summary["eval_return_mean"]
+    mean, speed = summary["eval_return_mean"], summary["steps_per_second"]
     lines = [
         f"greedy return {number(math.nan if mean is None else mean)} over {summary['eval_episodes']} episodes"
         f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
-        f" ({summary['steps_per_second'] or 0:,.0f} steps/s)"
+        + ("" if speed is None else f" ({speed:,.0f} steps/s)")
     ]
     if summary["stop_reason"]:
         lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")

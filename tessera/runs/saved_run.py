@@ -39,6 +39,8 @@ class SavedRun:
     """Updates that the params had received."""
     meta: dict[str, Any]
     """What else the checkpoint notes."""
+    env_given: bool = False
+    """Whether the environment was passed by the user, and not made by the name that the run has for it."""
 
 
 def read_choice(given: Choice | None, what: str) -> Choice:
@@ -52,14 +54,17 @@ def read_choice(given: Choice | None, what: str) -> Choice:
     raise TesseraError(f"{what} {given}: choose newest, best, or the number of an update")
 
 
-def load_run(folder: str | Path, trust: Trust = False, checkpoint: Choice | None = None) -> SavedRun:
-    """Read a run's configuration and a checkpoint, by default the newest; `trust` says which names may be imported."""
+def load_run(folder: str | Path, trust: Trust = False, checkpoint: Choice | None = None, env: Any = None) -> SavedRun:
+    """Read a run's configuration and a checkpoint, by default the newest; `trust` says which names may be imported.
+
+    `env` stands for the environment that the configuration names.
+    """
     folder, choice = Path(folder), read_choice(checkpoint, "--checkpoint")
     config = directory.read_config(folder)
     if "seeds" in config:
         raise TesseraError(f"{folder} holds several seeds: name one of them, such as {run_folders(folder)[0]}")
     try:
-        algorithm, env = rebuild(config, trust)
+        algorithm, made = rebuild(config, trust, env)
         view = jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
     except TesseraError as error:
         raise TesseraError(f"{folder}: {error}") from error
@@ -77,8 +82,27 @@ def load_run(folder: str | Path, trust: Trust = False, checkpoint: Choice | None
         )
     parts = tuple(f"state/{part}" for part in View._fields if part != "target")
     read = {path: array for path, array in arrays.items() if path.startswith(parts)}
-    view = unflatten({"state": view}, read, f"checkpoint {update} of {folder}")["state"]
-    return SavedRun(folder, config, algorithm, env, view, update, meta)
+    try:
+        view = unflatten({"state": view}, read, f"checkpoint {update} of {folder}")["state"]
+    except TesseraError as error:
+        if env is None:
+            raise
+        raise TesseraError(
+            f"{folder}: its params are for other observations or actions than those of env={env}: pass the environment "
+            "that the run was trained in"
+        ) from error
+    return SavedRun(folder, config, algorithm, made, view, update, meta, env is not None)
+
+
+def statistics_hint(algorithm: Algorithm, env: Environment) -> str:
+    """What an agent lacks that its environments have learned; empty if they have learned nothing."""
+    if not env.keeps:
+        return ""
+    instead = "; --normalise-observations has them in the agent" if hasattr(algorithm, "normalise_observations") else ""
+    return (
+        f"{env.keeps} stay with the environments and are not saved with the params, so an agent that is loaded acts "
+        f"only on observations that were normalised alike{instead}"
+    )
 
 
 def newest_update(folder: Path) -> int | None:

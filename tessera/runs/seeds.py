@@ -44,7 +44,8 @@ def joined_rows(members: Sequence[Rows]) -> list[dict[str, float]]:
 
 
 def _joined(rows: Rows) -> dict[str, float]:
-    returns = np.asarray([row["train_return_mean"] for row in rows if is_number(row.get("train_return_mean"))])
+    returns = np.asarray(_known(rows, "train_return_mean"))
+    speeds = _known(rows, "steps_per_second")
     figures = dict.fromkeys(("mean", "iqm", "iqm_low", "iqm_high", "min", "max"), math.nan)
     if len(returns):
         low, high = bootstrap_interval(returns, interquartile_mean, resamples=RESAMPLES)
@@ -55,8 +56,12 @@ def _joined(rows: Rows) -> dict[str, float]:
         "env_steps": float(np.mean([row["env_steps"] for row in rows])),
         **{f"train_return_{name}": value for name, value in figures.items()},
         "seconds": max(row["seconds"] for row in rows),
-        "steps_per_second": sum(row["steps_per_second"] for row in rows),
+        "steps_per_second": sum(speeds) if speeds else math.nan,
     }
+
+
+def _known(rows: Rows, name: str) -> list[float]:
+    return [row[name] for row in rows if is_number(row.get(name))]
 
 
 def joined_summary(config: Mapping[str, Any], members: Mapping[int, Mapping[str, Any]], failed: Mapping[int, str],
@@ -68,6 +73,7 @@ def joined_summary(config: Mapping[str, Any], members: Mapping[int, Mapping[str,
     low, high = bootstrap_interval(known, interquartile_mean)
     solved = [summary["solved"] for summary in members.values()]
     found: dict[str, Any] = {
+        "system": config.get("system"),
         "algorithm": config["algorithm"]["name"],
         "env": config["env"],
         "policy": config["policy"],

@@ -22,7 +22,7 @@ from tessera.graph.plan import Plan
 from tessera.program.initial import initial_state
 from tessera.runs import directory
 from tessera.runs.checkpoint import unflatten
-from tessera.runs.display import Display, Progress
+from tessera.runs.display import Display, Progress, rounding_hint
 from tessera.runs.metrics import read_metrics
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
@@ -76,11 +76,13 @@ class SeedsRun:
     def shown(self, form: str) -> Iterator[None]:
         """Train within this block: a folder that another run has is refused, and progress is shown."""
         self._check_folder()
-        plan, seeds = self.plan, self.seeds
+        plan, seeds, name = self.plan, self.seeds, directory.run_name(self.config)
         self.display.begin(
-            f"{plan.algorithm} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
+            f"{name} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
             f"policy {plan.policy}"
         )
+        if rounding := rounding_hint(self.algorithm.schedule, plan, self.config["steps"], self.updates):
+            self.display.note(rounding)
         try:
             yield
         finally:
@@ -202,7 +204,9 @@ class SeedsRun:
                 progress = [progress_in(seed_folder(self.folder, seed), self.updates) for seed in self.seeds]
                 known = [p for p in progress if p is not None]
                 if known:
-                    waiting = [Progress(0, self.updates, 0, 0.0, math.nan, math.nan)] * (len(progress) - len(known))
+                    waiting = [Progress(0, self.updates, 0, math.nan, math.nan, math.nan)] * (
+                        len(progress) - len(known)
+                    )
                     self.display.show(combined([*known, *waiting]))
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -223,8 +227,6 @@ def progress_in(folder: Path | None, updates: int) -> Progress | None:
         return None
     row = rows[0]
     left = (updates - row["update"]) / max(row["update"], 1) * row["seconds"]
-    means = (row.get("train_return_mean"), row.get("eval/return_mean"))
-    train, played = (math.nan if mean is None else mean for mean in means)
-    return Progress(
-        row["update"], updates, row["env_steps"], row["steps_per_second"] if left else 0.0, train, left, played
-    )
+    figures = (row.get("train_return_mean"), row.get("eval/return_mean"), row["steps_per_second"] if left else None)
+    train, played, speed = (math.nan if figure is None else figure for figure in figures)
+    return Progress(row["update"], updates, row["env_steps"], speed, train, left, played)

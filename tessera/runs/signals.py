@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from tessera.errors import Signalled
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0
 """Seconds that replicas have to finish what they were at when a signal came."""
@@ -72,7 +74,7 @@ class StopSignals:
     def ending(self) -> BaseException:
         """What ends the process as shells expect it of one that was signalled."""
         assert self.number is not None
-        return KeyboardInterrupt() if self.number == signal.SIGINT else SystemExit(128 + self.number)
+        return KeyboardInterrupt() if self.number == signal.SIGINT else Signalled(128 + self.number)
 
     def be_patient(self, seconds: float | None = None) -> None:
         """Wait `seconds` from now on before `on_late` is called; None: for ever."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -279,3 +280,24 @@ print([name for name in sys.modules if name.startswith(rooms)])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_environment_without_a_name_is_passed_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", tessera.A2C(**SMALL), "CartPole-v1")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "env": "__main__.<lambda>"}))
+    for trust in (False, True):
+        with pytest.raises(TesseraError, match=r"no name makes it again: pass it again, as in tessera.load\(run, env="):
+            tessera.load(folder, trust=trust)
+    agent = tessera.load(folder, env=lambda: gymnasium.make("CartPole-v1"))
+    assert repr(agent) == f"<agent of {folder}: a2c on __main__.<lambda>, update 3>"
+    assert agent.act(np.zeros(4)) in (0, 1)
+    assert len(agent.evaluate(3).returns) == 3
+    with pytest.raises(TesseraError, match="its params are for other observations or actions than those of env="):
+        tessera.load(folder, env="Acrobot-v1")
+
+
+def test_loading_warns_of_statistics_that_stay_with_environments(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", tessera.A2C(**SMALL), f"{CARTPOLE}?normalise&repeat=2")
+    with pytest.warns(UserWarning, match=r"the statistics of \?normalise stay .*; --normalise-observations has them"):
+        tessera.load(folder)

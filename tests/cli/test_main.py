@@ -184,7 +184,8 @@ def test_a_real_run_prints_plain_lines_and_says_where_the_results_are(tmp_path: 
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"ppo on {ENV}, 8 environments, seed 4; policy fused, because ")
-    assert lines[1].startswith("update 1/32  steps 64  return ")
+    assert lines[1] == "2,000 steps become 2,048: an update is 64 steps"
+    assert lines[2].startswith("update 1/32  steps 64  return ")
     assert lines[-3].startswith("update 32/32  steps 2,048  return ")
     assert lines[-2].startswith("greedy return ")
     assert "over 2 episodes" in lines[-2]
@@ -247,6 +248,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "trust_network": True,
         "address": "10.0.0.1:6379",
         "quiet": True,
+        "system": "ppo",
     }
 
 

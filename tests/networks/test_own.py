@@ -15,6 +15,8 @@ from own_networks import Fails, Features, ForgetsTheBatch, NoNetwork, PolicyAndV
 import tessera
 from tessera.cli.main import main
 from tessera.envs import Discrete, Spec
+from tessera.errors import TesseraError
+from tessera.networks.own import check_torso
 from tessera.support.named_objects import import_named, name_of
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -76,6 +78,14 @@ def test_what_does_not_fit_is_refused_in_a_sentence(algorithm, sentence, tmp_pat
     with pytest.raises(tessera.TesseraError, match=sentence):
         tessera.train(algorithm, CARTPOLE, steps=1000, run_dir=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_expects_an_array_is_told_of_the_dict():
+    tree = Spec({"eye": (3, 3, 1), "wheels": (2,)}, {"eye": "uint8", "wheels": "float32"}, Discrete(2))
+    with pytest.raises(
+        TesseraError, match=r"come as a dict of arrays, so have it read each, as in observation\['eye'\]"
+    ):
+        check_torso(tree, Fails())
 
 
 @pytest.mark.parametrize(

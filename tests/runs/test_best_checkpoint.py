@@ -65,7 +65,7 @@ def test_the_best_is_kept_and_later_ones_that_are_worse_are_not(tmp_path) -> Non
     offer(best, (1, float("nan")), (2, 5.0), (4, 7.0), (6, 7.0), (8, 6.0))
     best.close()
     assert kept(tmp_path) == (4, 4.0, 7.0)
-    assert [path.name for path in (tmp_path / "best").iterdir()] == ["2"]
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["4"]
     assert not notes
 
 
@@ -78,29 +78,61 @@ def test_a_run_that_went_back_replaces_its_best_by_an_earlier_update(tmp_path) -
     offer(second, (3, 4.0), (5, 6.0))
     second.close()
     assert kept(tmp_path) == (5, 5.0, 6.0)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["5"]
+
+
+def test_the_same_update_may_be_evaluated_again_and_do_better(tmp_path) -> None:
+    best = BestCheckpoint(tmp_path, print)
+    offer(best, (4, 5.0), (4, 6.0))
+    best.close()
+    assert kept(tmp_path) == (4, 4.0, 6.0)
+
+
+def test_a_folder_that_counts_how_often_the_best_was_beaten_is_read_and_goes_on(tmp_path) -> None:
+    old = Checkpoints(tmp_path / "best", keep=1)
+    old.save(3, {"state": evaluated(40, 5.0).view}, {**META, "meter": {"updates": 40}, "return_mean": 5.0})
+    old.close()
+    assert kept(tmp_path) == (40, 40.0, 5.0)
+    best = BestCheckpoint(tmp_path, print)
+    offer(best, (44, 6.0))
+    best.close()
+    assert kept(tmp_path) == (44, 44.0, 6.0)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["44"]
+
+
+def test_without_evaluations_to_keep_the_best_is_known_and_left_alone(tmp_path) -> None:
+    best = BestCheckpoint(tmp_path, print)
+    offer(best, (4, 5.0))
+    best.close()
+    later = BestCheckpoint(tmp_path, print, keeps=False)
+    assert not later.is_beaten_by(evaluated(8, 4.0))
+    assert later.replace(evaluated(8, 6.0), META) is None
+    assert kept(tmp_path) == (4, 4.0, 5.0)
 
 
 def test_what_a_kill_leaves_half_written_or_not_yet_removed_does_no_harm(tmp_path) -> None:
     best = BestCheckpoint(tmp_path, print)
     offer(best, (2, 5.0))
-    shutil.copytree(tmp_path / "best" / "1", tmp_path / "old")
+    shutil.copytree(tmp_path / "best" / "2", tmp_path / "old")
     offer(best, (4, 7.0))
     best.close()
-    (tmp_path / "old").rename(tmp_path / "best" / "1")  # the one before, which was not removed yet
-    shutil.copytree(tmp_path / "best" / "2" / "slots", tmp_path / "best" / "3.orbax-checkpoint-tmp-1" / "slots")
+    (tmp_path / "old").rename(tmp_path / "best" / "2")  # the one before, which was not removed yet
+    shutil.copytree(tmp_path / "best" / "4" / "slots", tmp_path / "best" / "6.orbax-checkpoint-tmp-1" / "slots")
+    assert kept(tmp_path) == (4, 4.0, 7.0)
+    shutil.rmtree(tmp_path / "best" / "2" / "slots")  # or only in part
     assert kept(tmp_path) == (4, 4.0, 7.0)
     again = BestCheckpoint(tmp_path, print)
     offer(again, (6, 8.0))
     again.close()
     assert kept(tmp_path) == (6, 6.0, 8.0)
-    assert [path.name for path in (tmp_path / "best").iterdir()] == ["3"]
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["6"]
 
 
 def test_a_damaged_best_is_said_and_replaced(tmp_path) -> None:
     best = BestCheckpoint(tmp_path, print)
     offer(best, (2, 5.0))
     best.close()
-    shutil.rmtree(tmp_path / "best" / "1" / "slots")
+    shutil.rmtree(tmp_path / "best" / "2" / "slots")
     with pytest.raises(TesseraError, match=r"the best checkpoint of .* is damaged"):
         read_best(tmp_path)
     notes: list[str] = []

@@ -173,7 +173,9 @@ def test_a_run_in_ones_own_class_can_be_played_by_the_name_of_the_class(copy: Pa
     assert run.env.spec.observation_shape == (4,)
     config["env"] = "an object of mine"
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(TesseraError, match="'an object of mine' was given as an object and cannot be made again"):
+    with pytest.raises(
+        TesseraError, match="'an object of mine' was passed to train as an object and cannot be made again"
+    ):
         load_run(copy, trust=True)
 
 

@@ -26,7 +26,7 @@ from tessera.runs.display import (
 )
 
 HALF = Progress(5, 10, 12_345, 6_789.4, 21.04, 75.2)
-BEGUN = Progress(1, 10, 64, 0.0, math.nan, math.nan)
+BEGUN = Progress(1, 10, 64, math.nan, math.nan, math.nan)
 OVER = Progress(10, 10, 640, 1.0, 2.0, 0.0)
 
 STATUS = [
@@ -68,8 +68,6 @@ def rows_on(screen: io.StringIO) -> list[str]:
         (75.2, "1:15"),
         (3_600, "1:00:00"),
         (3_661, "1:01:01"),
-        (math.nan, "-"),
-        (math.inf, "-"),
     ],
 )
 def test_a_clock_shows_minutes_and_hours(seconds: float, shown: str) -> None:
@@ -78,7 +76,7 @@ def test_a_clock_shows_minutes_and_hours(seconds: float, shown: str) -> None:
 
 def test_a_line_names_updates_steps_return_speed_and_time_left() -> None:
     assert line(HALF) == "update 5/10  steps 12,345  return 21.0  6,789 steps/s  1:15 left"
-    assert line(BEGUN) == "update 1/10  steps 64  return -  0 steps/s  - left"
+    assert line(BEGUN) == "update 1/10  steps 64  return -"
     evaluated = replace(HALF, eval_return=34.5)
     assert line(evaluated) == "update 5/10  steps 12,345  return 21.0 (greedy 34.5)  6,789 steps/s  1:15 left"
     assert number(math.nan) == "-"

@@ -161,10 +161,10 @@ def test_the_other_folder_decides_nothing_but_numbers(source, tmp_path) -> None:
         ("--init-from nowhere", "--init-from: nowhere is not a run directory: it has no config.json"),
         ("--init-from SOURCE@9", "--init-from: SOURCE has no checkpoint 9: it keeps those of update"),
         ("--init-from SOURCE@worst", "--init-from worst: choose newest, best, or the number of an update"),
-        ("--init-from SOURCE --widths 16", "its params/params/policy_head/kernel has shape (8, 2), and this run's a2c "
-                                           "needs (16, 2)"),
-        ("--init-from SOURCE --widths 8 8", "its params are not those of this run's a2c: it lacks "
-                                            "params/params/policy_torso/Dense_1/bias"),
+        ("--init-from SOURCE --widths 16", "its params/params/policy_head/kernel has shape (8, 2), and (16, 2) is "
+                                           "needed): choose a run with the same network and environment"),
+        ("--init-from SOURCE --widths 8 8", "params of its a2c do not fit this run's a2c (it lacks "
+                                            "params/params/policy_torso/Dense_1/bias): choose a run"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence_and_nothing_is_written(flags, words, source, tmp_path, monkeypatch, capsys):

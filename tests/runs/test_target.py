@@ -124,7 +124,7 @@ def test_if_the_process_always_dies_the_target_is_checked_in_place(played, waiti
     result = tessera.train(A2C, InDriverOnly, **OPTIONS)
     assert result.summary["stopped_early"] is True
     assert played == [2_000_003, 1_000_003]
-    assert "the simulator is out of order): not started again" in capsys.readouterr().out
+    assert "(the simulator is out of order) in step 1): not started again" in capsys.readouterr().out
 
 
 def test_a_process_that_hangs_is_ended_and_does_not_hold_the_run_up(played, waiting, monkeypatch, capsys) -> None:

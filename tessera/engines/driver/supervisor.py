@@ -382,9 +382,10 @@ class Supervisor:
 
     def _show_traceback(self, last_words: dict[str, Any]) -> None:
         """Show a traceback, once for each error."""
-        if last_words.get("trace") and last_words["text"] not in self._shown:
-            self._shown.add(last_words["text"])
-            self.note(last_words["trace"].rstrip())
+        trace = last_words.get("trace", "").rstrip()
+        if trace and trace not in self._shown:
+            self._shown.add(trace)
+            self.note(trace)
 
     def _check_budget(self, place: int, on_its_own: bool, reason: str) -> None:
         """Count a death; raise if the replica died too often to be started again."""

@@ -63,6 +63,8 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     message = {"kind": "error", "text": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     if isinstance(error, TesseraError):
         message["text"] = str(error)
+    if isinstance(error, EnvironmentFailed):
+        message["trace"] = error.trace()
     if isinstance(error, TesseraError) and not isinstance(error, EnvironmentFailed):  # a restart would not help
         return {**message, "kind": "refused", "code": error.exit_code}
     return message

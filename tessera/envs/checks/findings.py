@@ -132,7 +132,9 @@ def values_in(result: Any, names: str, method: str, name: str) -> tuple[Any, ...
         found = f"{len(result)} values"
     else:
         return tuple(result)
-    hint = "; the interface of gym before 0.26 had four" if method == "step" and found == "4 values" else ""
+    hint = ""
+    if method == "step" and found == "4 values":
+        hint = "; gym before 0.26 had four, with one done for the last two"
     raise TesseraError(f"{method}() of {name} returns {found}, and must return ({names}){hint}: return all of them")
 
 

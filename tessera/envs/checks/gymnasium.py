@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from tessera.envs.checks.findings import EnvironmentCheck, raised, values_in
 from tessera.envs.spaces import MASK
-from tessera.errors import TesseraError
+from tessera.errors import RAISED_BY_USERS, TesseraError
 
 STEP = "observation, reward, terminated, truncated, info"
 QUICK_STEPS = 3
@@ -96,7 +96,7 @@ def calling(method: str) -> Iterator[None]:
     """Within it, whatever is raised is the environment's."""
     try:
         yield
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         raise Raised(method) from error
 
 

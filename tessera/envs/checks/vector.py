@@ -9,6 +9,7 @@ import numpy as np
 
 from tessera.envs.base import Box, Discrete, HostEnvironment, Timestep, map_arrays
 from tessera.envs.checks.findings import EnvironmentCheck, raised, shown
+from tessera.errors import RAISED_BY_USERS
 
 OPEN = 2
 
@@ -34,7 +35,7 @@ def play_vector(env: HostEnvironment, report: EnvironmentCheck, steps: int, seed
             seconds = time.perf_counter() - begun
         finally:
             vector.close()
-    except Exception as error:
+    except RAISED_BY_USERS as error:
         report.error(raised(env.name, method, error))
         return ended
     if not report.steps:  # not counted by a check of single environments

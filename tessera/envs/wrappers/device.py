@@ -28,7 +28,7 @@ class DeviceWrapper(DeviceEnvironment):
 
     def __init__(self, env: DeviceEnvironment) -> None:
         self.env, self.name, self.spec = env, env.name, env.spec
-        self.observation_bounds = getattr(env, "observation_bounds", None)
+        self.observation_bounds, self.keeps = getattr(env, "observation_bounds", None), getattr(env, "keeps", "")
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -80,6 +80,7 @@ class TransformedDevice(DeviceWrapper):
         self.transform, self.wrapper_words = transform, transform.words
         self.spec = transform.spec(env.spec)
         self.observation_bounds = transform.bounds(self.observation_bounds)
+        self.keeps = " and ".join(filter(None, (self.keeps, transform.keeps)))
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""

@@ -33,7 +33,7 @@ class TransformedHost(HostWrapper):
         self.transform, self.wrapper_words = transform, transform.words
         self.spec = transform.spec(env.spec)
         self.observation_bounds = transform.bounds(env.observation_bounds)
-        self.forgets = " and ".join(filter(None, (env.forgets, transform.keeps)))
+        self.keeps = " and ".join(filter(None, (env.keeps, transform.keeps)))
 
     def open(self, ids: np.ndarray, seed: int) -> HostVector:
         """Open the environments with global indices `ids` [groups, environments per group]."""

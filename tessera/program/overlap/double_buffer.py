@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, InfoTotals, Timestep, merge_totals
+from tessera.program.environment_calls import call_environment
 from tessera.program.nodes import HOST, Deferred, Node, Op, Repeat, Segment, Slots
 from tessera.program.overlap.sliced_loop import Context, Run, SlicedLoop
 from tessera.program.overlap.slot_slices import concatenate_trees
@@ -50,10 +51,14 @@ class DoubleBufferedVector(HostVector):
 
 def open_environments(env: HostEnvironment, ids: np.ndarray, seed: int) -> HostVector:
     """Open environments, double-buffered where that pays and there is more than one group."""
+
+    def opened(part: np.ndarray) -> HostVector:
+        return call_environment(env.name, lambda: "as it was made", env.open, part, seed)
+
     if not env.threaded or len(ids) < 2 or machine.cores() < 2:
-        return env.open(ids, seed)
+        return opened(ids)
     half = len(ids) // 2
-    return DoubleBufferedVector((env.open(ids[:half], seed), env.open(ids[half:], seed)), half)
+    return DoubleBufferedVector((opened(ids[:half]), opened(ids[half:])), half)
 
 
 class DoubleBuffering:
