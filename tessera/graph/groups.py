@@ -75,7 +75,7 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
 
     limits = f" (multiples of {actors}, to wait for {first} of {actors} actors)" if actors > 1 else ""
     limits += f" (an update takes {cut.take} of them, to {learners} learners)" if cut.take else ""
-    limits += " (whole batches, for a replay)" if batch and (actors > 1 or cut.take) else ""
+    limits += " (for a replay, a multiple of those that an update learns from)" if batch and limits else ""
     limits += f" ({needs.algorithm} needs {together} environments together)" if together > 1 else ""
     rows = f", a draw of {batch} rows" if batch else ""
     options = [groups for groups in divisors(envs) if fits(groups)]

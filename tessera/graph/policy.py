@@ -177,7 +177,9 @@ class Policy:
         if cut.mode == "first" and not 1 <= cut.first <= self.replicas("act"):
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
         if cut.take and (stream != "experience" or cut.mode != "async" or cut.take < 0):
-            raise TesseraError(f"{where} takes {cut.take} groups: only async 'experience' does, 1 or more, or 0 for all")
+            raise TesseraError(
+                f"{where} takes {cut.take} groups: only async 'experience' does, 1 or more (0: all)"
+            )
         if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
             raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
         loose = ("params", "async", None), ("gradients", "async", None)
@@ -211,8 +213,8 @@ class Policy:
         fewer = self.cut("experience").take or self.cut("experience").mode == "first"
         if fewer and self.home("act") == self.home("store"):
             raise TesseraError(
-                f"policy {self.name!r}: an update learns from the first few only where experience travels: put `act` and "
-                "`store` in two fragments"
+                f"policy {self.name!r}: an update learns from the first few only where experience travels: put `act` "
+                "and `store` in two fragments"
             )
         late = self.cut("gradients").mode == "async" and learner != server
         if late and self.cut("params").mode != "async":

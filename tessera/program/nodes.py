@@ -46,7 +46,7 @@ class Repeat:
     stacks: Mapping[str, str] = field(default_factory=dict)
     """Slot of one iteration -> slot with the values of all iterations, on that slot's axis `stack`."""
     batches: int = 1
-    """Batches of experience that one iteration makes; a fragment that only receives them takes an iteration for each."""
+    """Batches of experience that one iteration makes; a fragment that only receives takes an iteration for each."""
 
 
 @dataclass(frozen=True)

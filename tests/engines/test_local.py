@@ -66,6 +66,7 @@ SYNC = [
 ]
 LOCK_STEP = [
     ("single_learner_coarse:mode=async,lag=0", "a2c"),
+    ("single_learner_coarse:mode=async,lag=0,take=8", "ppo"),
     ("single_learner_coarse:mode=first,first=2", "ppo"),
     ("central:workers=1,shards=2,mode=async,lag=0", "ppo"),
     ("gorila:lag=0", "dqn"),

@@ -87,6 +87,7 @@ def train_with_kills(monkeypatch: pytest.MonkeyPatch, policy: str, title: str, s
 
 KILLED = [
     ("single_learner_coarse:mode=async", "env+act"),
+    ("single_learner_coarse:actors=3,mode=async,take=4", "env+act"),
     ("single_learner_coarse", "env+act"),
     ("single_learner_fine:wait=0.001", "env"),
     ("split_inference:wait=0", "act"),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from tessera import policies
 from tessera.errors import TesseraError
+from tessera.graph.channel import Channel
 from tessera.graph.disciplines import bound_of, mode_of
 from tessera.graph.plan import Needs, deal, make_plan
 from tessera.graph.policy import ALL_DEVICES, Cut, Fragment, Policy
@@ -184,9 +186,38 @@ def test_waiting_for_the_first_few_actors_makes_updates_of_their_share():
     waiting = policies.parse("single_learner_coarse:actors=4,mode=first,first=3")
     plan = make_plan(waiting, QUEUE, 16)
     assert (plan.groups, plan.batches, plan.envs_per_update) == (8, 6, 12)
-    assert make_plan(waiting, dataclasses.replace(REPLAY, batch=15), 16).groups == 4
     with pytest.raises(TesseraError, match=r"a draw of 32 rows cannot be dealt .* to wait for 3 of 4 actors"):
         make_plan(waiting, REPLAY, 16)
+    with pytest.raises(TesseraError, match="for a replay, a multiple of those that an update learns from"):
+        make_plan(waiting, dataclasses.replace(REPLAY, batch=15), 16)  # what is left over would never be taken
+
+
+@pytest.mark.parametrize(
+    ("policy", "needs", "batches"),
+    [
+        ("single_learner_coarse:actors=4,mode=async,take=3", QUEUE, ((0, 1, 2),)),
+        ("multi_learner_coarse:actors=4,learners=2,mode=async,take=4", QUEUE, ((0, 1), (2, 3))),
+        ("distributed_replay:actors=4,stores=2,mode=async,take=2", REPLAY, ((0,), (1,))),
+    ],
+)
+def test_a_batch_of_so_many_groups_does_not_grow_with_the_actors(policy, needs, batches):
+    plan = make_plan(policies.parse(policy), needs, 16)
+    learned = sum(len(b) for b in batches)
+    assert (plan.groups, plan.batches, plan.envs_per_update) == (8, learned, 2 * learned)
+    assert plan.fragments[plan.home("store")].held("store") == batches
+    (channel,) = (c for c in plan.channels if c.stream == "experience")
+    assert Channel.from_json(json.loads(json.dumps(channel.to_json()))) == channel
+    many = make_plan(policies.parse(policy.replace("actors=4", "actors=16")), needs, 64)
+    assert (many.groups, many.batches) == (16, learned)
+
+
+def test_an_update_takes_no_more_groups_than_there_are_and_one_for_each_learner():
+    most = make_plan(policies.parse("single_learner_coarse:actors=2,mode=async,take=16"), QUEUE, 16)
+    assert (most.groups, most.batches) == (16, 16)
+    with pytest.raises(TesseraError, match=r"an update takes 17 of them"):
+        make_plan(policies.parse("single_learner_coarse:actors=2,mode=async,take=17"), QUEUE, 16)
+    with pytest.raises(TesseraError, match=r"an update takes 1 of them, to 2 learners"):
+        make_plan(policies.parse("multi_learner_coarse:mode=async,take=1"), QUEUE, 16)
 
 
 def test_a_gradient_applied_by_itself_learns_from_one_workers_environments():

@@ -68,6 +68,22 @@ def test_only_experience_waits_for_the_first_few_and_for_no_more_than_there_are(
     refused("waits for the first 0 of 3 actors", actors, learner, experience=Cut("first"))
 
 
+def test_only_async_experience_that_travels_is_taken_by_the_group():
+    actors, learner = Fragment("env act", 3), Fragment("store grad apply")
+    refused("stream 'experience' takes 2 groups: only async", actors, learner, experience=Cut(take=2))
+    refused("stream 'params' takes 2 groups: only async", actors, learner, params=Cut("async", take=2))
+    refused("stream 'experience' takes -1 groups", actors, learner, experience=Cut("async", take=-1))
+    together = (Fragment("env act store grad apply", 2),)
+    for cut in (Cut("async", take=1), Cut("first", first=1)):
+        refused("put `act` and `store` in two fragments", *together, experience=cut, params=Cut("async"))
+
+
+@pytest.mark.parametrize("name", ["single_learner_coarse", "multi_learner_coarse", "distributed_replay"])
+def test_policies_that_wait_for_all_take_all(name):
+    with pytest.raises(TesseraError, match="takes 2 groups: only async"):
+        policies.get(name, take=2)
+
+
 def test_numbers_of_a_discipline_that_make_no_sense_are_refused():
     for cut in (Cut(capacity=0), Cut(every=0), Cut(threshold=-1.0), Cut(carries="moments")):
         refused("must be at least 1, threshold", updates=cut)

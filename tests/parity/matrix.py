@@ -94,6 +94,7 @@ SYNCHRONOUS: tuple[str, ...] = (
 
 IN_LOCK_STEP: tuple[str, ...] = (
     *(f"single_learner_coarse:actors={n},mode=async,lag=0" for n in (1, 2, 3)),
+    *(f"single_learner_coarse:actors={n},mode=async,lag=0,take=6" for n in (1, 2, 3)),
     *(f"single_learner_coarse:actors={n},mode=first,first={n}" for n in (1, 2, 3)),
     *(f"central:workers=1,shards={s},mode=async,lag=0" for s in (1, 2)),
     *(f"distributed_replay:actors={n},stores=2,mode=async,lag=0,ahead=0" for n in (1, 2, 3)),

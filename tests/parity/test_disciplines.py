@@ -226,6 +226,38 @@ def test_experience_that_was_held_over_is_dropped_once_it_is_too_old():
     assert box.flow.dropped == 1
 
 
+def test_an_update_takes_so_many_groups_of_whoever_sends_them_and_leaves_the_rest_to_wait():
+    box, links, _ = inbox("single_learner_coarse:actors=3,mode=async,take=2", "experience")
+    assert len(box.route.wanted(0)) == 2  # groups; each actor has two
+    for p, link in enumerate(links[1:], 1):
+        link.put(np.full(2, p), 0)
+    assert box.receive()[1].tolist() == [1, 1]  # nobody waits for the first actor
+    links[0].put(np.full(2, 0), 0)
+    assert [link.waiting(0) for link in links] == [1, 0, 1]  # and nothing is taken before it is wanted
+    assert [box.receive()[1].tolist() for _ in range(2)] == [[2, 2], [0, 0]]  # in turn
+    assert box.receive() == (False, None)
+
+
+def test_several_learners_take_from_actors_of_their_own():
+    with started(PLAIN, "multi_learner_coarse:actors=3,learners=3,mode=async,take=3") as engine:
+        number = next(k for k, c in enumerate(engine.plan.channels) if c.slot == "experience")
+        route = Route(engine.plan, engine.plan.channels[number])
+    assert [route.writers(q) for q in range(3)] == [[0], [1], [2]]
+    assert [len(route.wanted(q)) for q in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("policy", ["mode=async,take=2", "mode=first,first=1", "mode=async,take=2,lag=1"])
+def test_what_is_played_before_learning_is_kept_where_an_update_takes_a_part_of_it(policy):
+    algorithm = DQN(n_step=1, unroll=8, draws=1, batch=24, capacity=12 * 8 * 64, warmup=12, widths=(8,))
+    with started(algorithm, f"single_learner_coarse:actors=3,{policy}") as engine:
+        kept = int(engine.snapshot()["buffer"].filled.sum())
+        engine.advance(3)
+        taken = int(engine.snapshot()["buffer"].filled.sum()) - kept
+    played = algorithm.unroll * engine.plan.envs
+    assert kept == algorithm.warmup * played
+    assert taken == 3 * played * engine.plan.batches // engine.plan.groups
+
+
 @pytest.mark.parametrize("stores", [1, 2])
 def test_a_replay_draws_exactly_as_many_samples_for_each_row_as_the_schedule_says(stores):
     algorithm = DQN(n_step=1, unroll=8, draws=3, batch=24, capacity=12 * 8 * 64, warmup=2, widths=(8,))

@@ -30,9 +30,9 @@ class SequenceReplayAlgorithm(EpsilonGreedyAlgorithm, ReplayAlgorithm):
 
     unroll: int = 12
     """Steps that each environment plays between updates, and between the beginnings of two sequences."""
-    sequence: int = option(24, low=2)
+    sequence: int = option(36, low=2)
     """Steps of a sequence, with its burn-in; at least --unroll, and what is longer overlaps with the one before."""
-    burn_in: int = option(8, low=0)
+    burn_in: int = option(12, low=0)
     """Steps at the beginning of each sequence that only bring the core's state up to date; nothing is learned there."""
     draws: int = 6
     """Batches drawn, and gradients applied, per update."""
