@@ -177,9 +177,7 @@ class Policy:
         if cut.mode == "first" and not 1 <= cut.first <= self.replicas("act"):
             raise TesseraError(f"{where} waits for the first {cut.first} of {self.replicas('act')} actors")
         if cut.take and (stream != "experience" or cut.mode != "async" or cut.take < 0):
-            raise TesseraError(
-                f"{where} takes {cut.take} groups: only async 'experience' does, 1 or more (0: all)"
-            )
+            raise TesseraError(f"{where} takes {cut.take} groups: only async 'experience' does, 1 or more (0: all)")
         if cut.wait is not None and (stream != "timesteps" or not 0 <= cut.wait < float("inf")):
             raise TesseraError(f"{where} with wait {cut.wait}: only 'timesteps' has one, in seconds, 0 or more")
         loose = ("params", "async", None), ("gradients", "async", None)

@@ -82,8 +82,9 @@ def test_targets_are_the_lower_value_with_the_entropy_of_the_next_action():
     np.testing.assert_allclose(targets, rows.reward + 0.9 * (2.0 - 0.5 * log_prob), rtol=1e-5)
 
 
-def test_the_three_losses_are_those_of_the_paper_and_none_reaches_anothers_params():
-    algorithm, params = made(temperature=0.5)
+@pytest.mark.parametrize(("target", "entropy"), [(-2.0, -2.0), (None, -1.0)])  # an action has two numbers
+def test_the_three_losses_are_those_of_the_paper_and_none_reaches_anothers_params(target, entropy):
+    algorithm, params = made(temperature=0.5, target_entropy=target)
     rows, scale = rows_of(), jnp.linspace(0.1, 1.0, 6)
     gradients, (metrics, _) = algorithm.loss_gradient(view_of(params), rows, scale, KEYS)
     pairs = jax.vmap(jax.random.split)(KEYS)
@@ -96,7 +97,7 @@ def test_the_three_losses_are_those_of_the_paper_and_none_reaches_anothers_param
         value = algorithm.critic.apply(held["critic"], rows.observation, action).min(-1)
         actor = jnp.mean(scale * (0.5 * log_prob - value))
         held_log_prob = jax.lax.stop_gradient(log_prob)
-        return critic + actor - params["temperature"] * jnp.mean(scale * (held_log_prob - 2.0))
+        return critic + actor - params["temperature"] * jnp.mean(scale * (held_log_prob + entropy))
 
     expected = jax.grad(losses)(params, params)
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-6), gradients, expected)
