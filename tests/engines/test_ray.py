@@ -34,7 +34,7 @@ from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed
 from tessera.planning.prepare import prepare_plan
 
-FAST = [("multi_learner", "ppo"), ("distributed_replay", "dqn")]
+FAST = [("multi_learner:learners=3", "ppo"), ("distributed_replay", "dqn")]  # 8 groups: peers that differ
 
 
 pytestmark = pytest.mark.usefixtures("nodes")

@@ -20,6 +20,11 @@ def is_all_reduce(channel: Channel) -> bool:
     return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.MEAN
 
 
+def is_all_gather(channel: Channel) -> bool:
+    """Whether a channel is an all-gather in which every peer waits for all."""
+    return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.GATHER
+
+
 def resources_of(plan: Plan, fragment: int, number: int) -> Resources:
     """Resources that one replica needs."""
     placed = plan.fragments[fragment]

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -16,13 +16,17 @@ from tessera.channels.inboxes import PeerExchange
 from tessera.channels.link import HERE, Link, LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rings import ArenaLayout, RingLink
+from tessera.channels.routes import Route
 from tessera.channels.rpc.outbox import PIGGYBACK_SECONDS, Outbox
 from tessera.channels.rpc.rpc_link import LinkState, Payload, RpcLink
 from tessera.channels.rpc.wire import Credits, LinkName, Packet, Sender, decode
 from tessera.channels.shared_memory import Arena, Bell, fence_if_weak
-from tessera.engines.ray_backend.capacity import is_all_reduce
+from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.replica.driver_link import local_words
 from tessera.engines.replica.job import Job
+
+if TYPE_CHECKING:
+    from tessera.engines.ray_backend.collective import PeerGroup
 
 ControlMessage = tuple[dict[str, Any], Arrays]
 """What the driver and a replica send each other."""
@@ -74,6 +78,8 @@ class RayDriverLink:
         peers for all-reduces."""
         self.job, self.link_specs, self.actors, self.life = job, link_specs, actors, life
         self._in_group = in_group
+        self._group: PeerGroup | None = None
+        """Its peers, once it exchanges anything with them."""
         neighbours = {place for link in layout.links.values() for place in link.spec.places} - {job.place}
         self._neighbour_words = {place: local_words(arena, layout, place) for place in neighbours}
         """Control words of the replicas that share this memory."""
@@ -129,14 +135,18 @@ class RayDriverLink:
         return self._links[channel, lane] if ring is None else ring
 
     def peer_exchange(self, channel: int) -> PeerExchange | None:
-        """An all-reduce among peers."""
+        """An all-reduce among peers, or an all-gather."""
         c = self.job.plan.channels[channel]
-        if not self._in_group or not is_all_reduce(c):
+        if not self._in_group or not (is_all_reduce(c) or is_all_gather(c)):
             return None
-        from tessera.engines.ray_backend.collective import AllReduce
+        from tessera.engines.ray_backend.collective import AllGather, AllReduce, PeerGroup
 
-        groups = self.job.plan.fragments[c.source].held(c.made_by)
-        return AllReduce(len(groups[self.job.number]) / sum(len(g) for g in groups), self.wake)
+        self._group = self._group or PeerGroup()
+        held = self.job.plan.fragments[c.source].held(c.made_by)
+        if is_all_gather(c):
+            likes = [self.link_specs[channel, p].like for p in range(len(held))]
+            return AllGather(self._group, self.wake, likes, Route(self.job.plan, c).merge)
+        return AllReduce(self._group, self.wake, len(held[self.job.number]) / sum(len(g) for g in held))
 
     def look(self) -> int:
         """A number that changes whenever there is something new to see."""
