@@ -70,7 +70,7 @@ class PeerGroup:
         return jax.make_array_from_single_device_arrays((self._mesh.size, *row.shape), rows, [own])
 
 
-class Collective:
+class PeerCollective:
     """Both ends of a channel among peers, where each waits for all. The replica's thread calls `send` and `receive`."""
 
     def __init__(self, group: PeerGroup, wake: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class Collective:
         raise NotImplementedError
 
 
-class AllReduce(Collective):
+class AllReduce(PeerCollective):
     """Each peer receives the weighted mean of what all have sent."""
 
     def __init__(self, group: PeerGroup, wake: Callable[[], None], weight: float) -> None:
@@ -127,7 +127,7 @@ class AllReduce(Collective):
         return jax.tree.unflatten(structure, out)
 
 
-class AllGather(Collective):
+class AllGather(PeerCollective):
     """Each peer receives what all have sent, put together; n peers with a link to each other would send n² messages."""
 
     def __init__(
