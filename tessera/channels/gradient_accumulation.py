@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from tessera.program.exchange import SoloGradient
 from tessera.program.training_program import squared_sums
+
+
+class Accumulator(Protocol):
+    """Adds up what is sent as one."""
+
+    @property
+    def full(self) -> bool:
+        """Whether all of the next message is there."""
+
+    def add(self, value: Any, version: int) -> None:
+        """Add one."""
+
+    def take(self) -> tuple[Any, int]:
+        """What all of them make, and the version of the oldest; then it is empty."""
 
 
 class GradientAccumulator:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tessera.channels.gradient_accumulation import GradientAccumulator
+from tessera.channels.gradient_accumulation import Accumulator
 from tessera.channels.inboxes import Inbox, PeerExchange, Versions, make_inbox
 from tessera.channels.link import Flow, Link
 from tessera.channels.routes import Route
@@ -40,7 +40,7 @@ class ReplicaPort:
         self.sending: dict[int, Flow] = {}
         self._offered: Counter[int] = Counter()
         """Messages of each channel that there were, sent or not."""
-        self._accumulators: dict[int, GradientAccumulator] = {}
+        self._accumulators: dict[int, Accumulator] = {}
         """Channels on which several gradients are sent as one."""
         self._sizes: dict[int, int] = {}
         """Bytes of a message of each channel: all are of one size."""
@@ -71,7 +71,7 @@ class ReplicaPort:
                 self.outgoing[k] = next(iter(links.values()))
             self.sending[k] = Flow()
             if channel.stream == "gradients" and self._every[k] > 1:
-                self._accumulators[k] = GradientAccumulator(self._every[k])
+                self._accumulators[k] = route.values.accumulator(self._every[k])
         if channel.target == fragment:
             links = {p: link(k, route.lane(p, number)) for p in route.writers(number)}
             self.inboxes[k] = make_inbox(route, number, links, versions)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from tessera.channels.gradient_accumulation import Accumulator, GradientAccumulator
 from tessera.program.overlap.slot_slices import concatenate_trees
 
 
@@ -57,6 +58,9 @@ class Values(Protocol):
 
     def version(self, view: Any) -> int:
         """The version of published params: gradients applied."""
+
+    def accumulator(self, every: int) -> Accumulator:
+        """What so many gradients, which are sent as one, are added up in."""
 
 
 class ArrayValues:
@@ -109,6 +113,10 @@ class ArrayValues:
     def version(self, view: Any) -> int:
         """Gradients that were applied to published params."""
         return view.clock.applied()
+
+    def accumulator(self, every: int) -> GradientAccumulator:
+        """Their mean."""
+        return GradientAccumulator(every)
 
 
 class ArrayBatch:

@@ -64,6 +64,11 @@ def compile_program(
     return _compile(keep_params_sharded(nodes, mesh), wanted, mesh, partial(_over_devices, mesh))
 
 
+def merge_segments(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A fragment's program with every traceable run as one segment, none of them compiled."""
+    return _compile(nodes, frozenset(), None, lambda run, segment, fresh, loop: segment)
+
+
 def _compile(
     nodes: tuple[Node, ...],
     needed: frozenset[str],

@@ -1,0 +1,166 @@
+"""Predictions that can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tessera import A2C, DQN
+from tessera.engines.serial import SerialEngine
+from tessera.engines.simulated.costs import Costs, LinkCosts, interpolated
+from tessera.engines.simulated.engine import Prediction, SimulatedEngine
+from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
+from tessera.planning.prepare import prepare_plan
+
+QUEUE = A2C(unroll=4, widths=(8,))
+REPLAY = DQN(n_step=1, unroll=4, draws=2, batch=16, capacity=512, warmup=2, widths=(8,))
+ACTING, LEARNING = "act observed -> actions", "grad batch+summary -> gradients"
+APPLYING = "apply gradients+squares -> state"
+
+
+def costs(acting: float = 0.0, learning: float = 0.0, applying: float = 0.0, **more: Any) -> Costs:
+    """Seconds of a step of all 8 environments, a gradient and applying it; only acting grows with environments."""
+    ops = {ACTING: ((1, acting / 8), (8, acting)), LEARNING: ((8, learning),), APPLYING: ((8, applying),)}
+    return Costs(ops, **more)
+
+
+def predict(policy: str, given: Costs, cores: int = 64, algorithm: Any = QUEUE, **options: Any) -> Prediction:
+    planned = prepare_plan(algorithm, "gymnax:CartPole-v1", policy, envs=8, groups=8, **options)
+    bound, env, plan = planned
+    return SimulatedEngine(plan, bound, env, given, cores).run(40)
+
+
+def seconds(prediction: Prediction) -> float:
+    """Of one update."""
+    return 1 / prediction.updates_per_second
+
+
+def test_one_program_takes_the_sum_of_its_costs():
+    found = predict("fused:devices=1", costs(acting=0.5, learning=3.0, applying=1.0))
+    assert seconds(found) == pytest.approx(4 * 0.5 + 3.0 + 1.0)
+    assert found.steps_per_second == pytest.approx(4 * 8 / 6.0)
+    assert found.busy == {"env+act+store+grad+apply": pytest.approx(1.0)}
+    assert seconds(predict("fused:devices=1", costs(acting=0.5, dispatch=40.0))) == pytest.approx(2.0 + 40.0 / 40)
+
+
+ALL_WORK = costs(acting=0.5, learning=3.0, applying=1.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lag", "expected"),
+    [
+        ("single_learner_coarse:actors=2", 0, 1.0 + 4.0),  # each actor has half of the environments
+        ("single_learner_coarse:actors=2", 1, 4.0),  # acting hides behind learning
+        ("single_learner_coarse:actors=2,mode=async", None, 4.0),
+        ("multi_learner:learners=2", 0, 1.0 + 3.0 + 1.0),
+        ("central:workers=2", 0, 1.0 + 3.0 + 1.0),
+        ("central:workers=2,mode=async", None, (1.0 + 3.0) / 2),  # each gradient is an update
+        ("single_learner_fine:actors=2", 0, 2.0 + 4.0),  # the learner acts for all
+        ("split_inference:workers=2", 0, 2.0 + 4.0),
+        ("decentralised:workers=2", None, 5.0),
+        ("averaging:workers=2", 0, 5.0),
+        ("hogwild:workers=2", 0, 5.0),
+    ],
+)
+def test_each_discipline_waits_as_it_should(policy, lag, expected):
+    assert seconds(predict(policy, ALL_WORK, lag=lag)) == pytest.approx(expected, rel=0.03)
+
+
+def test_what_costs_more_becomes_the_bottleneck():
+    policy = "single_learner_coarse:actors=4,mode=async"
+    learning = predict(policy, costs(acting=2.0, learning=3.0, applying=1.0))
+    assert learning.bottleneck == "store+grad+apply"
+    assert seconds(learning) == pytest.approx(4.0, rel=0.01)
+    acting = predict(policy, costs(acting=6.0, learning=3.0, applying=1.0))
+    assert acting.bottleneck == "env+act"
+    assert seconds(acting) == pytest.approx(6.0, rel=0.01)  # 4 steps of 2 environments
+    assert learning.busy["env+act"] == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_dearer_message_changes_which_plan_is_faster():
+    """One message of experience to the learner and one of params back, or four of timesteps and actions each."""
+    cheap = costs(acting=0.5, learning=1.0, links=LinkCosts(latency=0.001))
+    dear = costs(acting=0.5, learning=1.0, links=LinkCosts(latency=1.0))
+    coarse, fine = "single_learner_coarse:actors=2", "single_learner_fine:actors=2"
+    assert seconds(predict(coarse, cheap)) == pytest.approx(1.0 + 1.0 + 0.002, rel=0.01)
+    assert seconds(predict(fine, cheap)) == pytest.approx(2.0 + 1.0 + 0.008, rel=0.01)
+    assert seconds(predict(coarse, dear)) == pytest.approx(1.0 + 1.0 + 2.0, rel=0.01)
+    assert seconds(predict(fine, dear)) == pytest.approx(2.0 + 1.0 + 8.0, rel=0.01)
+
+
+def test_more_threads_than_cores_share_them():
+    work = costs(acting=4.0, learning=1.0, applying=1.0)
+    assert seconds(predict("single_learner_coarse:actors=4", work)) == pytest.approx(4.0 + 2.0)
+    assert seconds(predict("single_learner_coarse:actors=4", work, cores=2)) == pytest.approx(8.0 + 2.0)
+    assert seconds(predict("single_learner_coarse:actors=4", work, cores=1)) == pytest.approx(16.0 + 2.0)
+
+
+def test_experience_gets_as_old_as_queues_and_bounds_let_it():
+    slow_learner = costs(acting=0.1, learning=3.0)
+    synchronous = predict("single_learner_coarse:actors=2", slow_learner, lag=2).flows["experience"]
+    assert (synchronous.lag_mean, synchronous.lag_max) == (2, 2)
+    for lag in (1, 4):
+        bounded = predict(f"single_learner_coarse:actors=2,mode=async,lag={lag}", slow_learner).flows["experience"]
+        assert bounded.lag_max <= lag
+    # two messages of each actor wait, and a third is ready to be sent
+    assert predict("single_learner_coarse:actors=2,mode=async", slow_learner).flows["experience"].lag_mean == 3
+    taken = predict("single_learner_coarse:actors=4,mode=async,take=2", slow_learner).flows["experience"]
+    assert taken.lag_mean == pytest.approx(12, abs=1)  # the same, of 8 groups, 2 at a time
+
+
+@pytest.mark.parametrize(
+    "policy", ["single_learner_coarse:actors=2", "single_learner_fine:actors=2", "central:workers=2", "multi_learner"]
+)
+def test_streams_carry_what_they_carry_in_a_real_run(policy):
+    bound, env, plan = prepare_plan(QUEUE, "gymnax:CartPole-v1", policy, envs=8, groups=8, lag=0, engine="serial")
+    engine = SerialEngine(plan, bound, env, seed=0, horizon=6)
+    try:
+        engine.start()
+        for replica in engine.replicas:  # what resets have sent
+            replica.port.take_flows()
+        real = engine.advance(6).flows
+    finally:
+        engine.close()
+    found = SimulatedEngine(plan, bound, env, ALL_WORK, 64).run(6, before=0).flows
+    told = [{s: (f.messages, f.bytes, f.lag_max) for s, f in flows.items()} for flows in (found, real)]
+    assert told[0] == told[1]
+
+
+def test_copying_costs_by_the_byte():
+    dear = costs(acting=0.5, learning=3.0, applying=1.0, links=LinkCosts(cpu_per_byte=1e-4))
+    assert seconds(predict("single_learner_coarse:actors=2", dear)) > seconds(
+        predict("single_learner_coarse:actors=2", ALL_WORK)
+    )
+
+
+@pytest.mark.parametrize("policy", ["distributed_replay:actors=2,stores=2,mode=async", "gorila", "mirrored:workers=2"])
+def test_replays_are_simulated_too(policy):
+    found = predict(policy, costs(acting=0.1, learning=1.0, applying=0.5), algorithm=REPLAY)
+    assert found.steps_per_second > 0
+    if policy.startswith("distributed"):
+        assert seconds(found) == pytest.approx(2 * 1.5, rel=0.05)  # two draws, and the learner never waits
+
+
+def test_a_seed_is_not_needed_the_same_is_predicted_twice():
+    policy = "single_learner_coarse:actors=3,mode=async,take=2"
+    assert predict(policy, ALL_WORK) == predict(policy, ALL_WORK)
+
+
+def test_cores_are_shared_in_equal_parts_and_devices_serve_in_order():
+    time, ends = VirtualTime(), {}
+    cores, device = Cores(time, 2), Device(time)
+    for name, work in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        cores.run(work, lambda name=name: ends.update({name: time.now}))
+        device.run(work, lambda name=name: ends.update({f"device {name}": time.now}))
+    while time.step():
+        pass
+    # three share two cores until a is done at 1.5; then b and c have one each
+    assert ends == {"a": 1.5, "b": 2.5, "c": 3.5, "device a": 1.0, "device b": 3.0, "device c": 6.0}
+
+
+def test_costs_between_two_measured_ones_lie_on_a_line():
+    curve = ((2, 1.0), (4, 2.0), (8, 2.5))
+    assert [interpolated(curve, n) for n in (1, 2, 3, 6, 8, 16)] == [1.0, 1.0, 1.5, 2.25, 2.5, 5.0]
+    assert interpolated((), 4) == 0
+    assert interpolated(((8, 3.0),), 1) == 3.0
