@@ -11,7 +11,8 @@ which come in no order: what a learner that waits does meanwhile.
 
 A slope is that of time over replicas, both as logarithms, from one size to the next: 1 is linear. Small sizes have
 slopes below 1, because of what does not depend on replicas. Plans whose replicas all send to all others are shown by
-themselves: the number of messages is quadratic there, whatever a message costs. Times are the best of several.
+themselves: the number of messages is quadratic there, whatever a message costs. Times are of the processor, and
+the best of several.
 """
 
 import argparse
@@ -44,7 +45,7 @@ LINEAR = 1.1
 """The largest slope that counts as linear."""
 JUDGED_FROM = 100
 """Slopes are judged from this number of replicas on."""
-REPETITIONS, SECONDS = 7, 1.0
+REPETITIONS, SECONDS = 15, 1.0
 """Each time is the best of so many, or of as many as fit into so many seconds; of two at least."""
 WIDTH = 4
 """Numbers of a group in a message."""
@@ -178,15 +179,15 @@ def play_round(wired: Wired, versions: Iterator[int], one_by_one: bool) -> None:
 
 
 def best(action: Callable[[], Any]) -> float:
-    """Seconds of the fastest of several repetitions; as in timeit, without the garbage collector."""
+    """Processor seconds of the fastest of several repetitions; as in timeit, without the garbage collector."""
     times: list[float] = []
     gc.disable()
     try:
         while len(times) < 2 or (len(times) < REPETITIONS and sum(times) < SECONDS):
             gc.collect()
-            begun = time.perf_counter()
+            begun = time.process_time()
             made = action()
-            times.append(time.perf_counter() - begun)
+            times.append(time.process_time() - begun)
             del made
     finally:
         gc.enable()

@@ -18,7 +18,7 @@ class InProcessLink:
         self.capacity = capacity
         self._register = register
         self._kept: deque[Message] = deque()
-        self._left: deque[int] = deque()
+        self._left: list[int] = []
         """For each message that is kept, how many readers have not taken it."""
         self._first = 0
         """Number of the oldest message that is kept."""
@@ -56,7 +56,7 @@ class InProcessLink:
         self.moved += count
         while self._left and not self._left[0]:
             self._kept.popleft()
-            self._left.popleft()
+            del self._left[0]
             self._first += 1
 
     def newest(self) -> Message | None:
