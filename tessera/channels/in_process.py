@@ -18,6 +18,8 @@ class InProcessLink:
         self.capacity = capacity
         self._register = register
         self._kept: deque[Message] = deque()
+        self._left: list[int] = []
+        """For each message that is kept, how many readers have not taken it."""
         self._first = 0
         """Number of the oldest message that is kept."""
         self._taken = [0] * readers
@@ -26,14 +28,14 @@ class InProcessLink:
 
     def can_send(self) -> bool:
         """Whether one more message may be sent."""
-        return self._register or self.sent - min(self._taken) < self.capacity
+        return self._register or len(self._kept) < self.capacity
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
         if self._register:
-            self._kept.clear()
-            self._first = self.sent
+            self._forget()
         self._kept.append(Message(value, version))
+        self._left.append(len(self._taken))
         self.sent += 1
         self.moved += 1
 
@@ -47,10 +49,14 @@ class InProcessLink:
 
     def release(self, reader: int, count: int = 1) -> None:
         """Be done with messages."""
+        begin = self._taken[reader] - self._first
+        for k in range(begin, begin + count):
+            self._left[k] -= 1
         self._taken[reader] += count
         self.moved += count
-        while self._first < min(self._taken):
+        while self._left and not self._left[0]:
             self._kept.popleft()
+            del self._left[0]
             self._first += 1
 
     def newest(self) -> Message | None:
@@ -63,9 +69,13 @@ class InProcessLink:
 
     def clear(self) -> None:
         """Forget what is under way."""
-        self._kept.clear()
-        self._first = self.sent
+        self._forget()
         self._taken = [self.sent] * len(self._taken)
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._left.clear()
+        self._first = self.sent
 
     def away(self) -> bool:
         """All ends are in this process, so none can be down alone."""

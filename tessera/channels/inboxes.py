@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from tessera.channels.link import Flow, Link, Message
+from tessera.channels.link import Flow, Link, Message, Straggler
 from tessera.channels.routes import Route
 from tessera.channels.shared_tree import SharedTree
 from tessera.channels.value_operations import BatchBuilder, Values
@@ -34,14 +36,16 @@ class Inbox:
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         self.route, self.q, self.links, self.versions = route, q, links, versions
-        self.reader = {p: 0 if route.channel.link_per_receiver else route.readers(p).index(q) for p in links}
+        self.reader = {p: route.reader(p, q) for p in links}
+        self._senders = sorted(links)
+        self._straggler = Straggler(self._senders)
         self.flow = Flow()
         self.values: Values = route.values
         self.bound = bound_of(route.channel.discipline)
 
     def receive(self) -> tuple[bool, Any]:
         """Take what is due: (whether it has arrived, the value)."""
-        if not all(link.waiting(self.reader[p]) for p, link in self.links.items()):
+        if self._straggler.exists(lambda p: not self.links[p].waiting(self.reader[p])):
             return False, None
         messages = {p: link.peek(self.reader[p]) for p, link in self.links.items()}
         value = self.route.merge({p: self.route.taken(p, self.q, m.value) for p, m in messages.items()})
@@ -64,6 +68,12 @@ class Inbox:
         self._count(p, message)
         link.release(reader)
         return True, value
+
+    def _in_turn(self, first: int) -> Iterator[int]:
+        """All senders, from number `first` on, and then those before it."""
+        begin = bisect_left(self._senders, first)
+        for k in range(begin - len(self._senders), begin):
+            yield self._senders[k]
 
     def _owned(self, link: Link, value: Any) -> Any:
         """A value that outlives its message."""
@@ -130,8 +140,14 @@ class FirstComeInbox(Inbox):
 
     def __init__(self, route: Route, q: int, links: dict[int, Link], versions: Versions) -> None:
         super().__init__(route, q, links, versions)
+        self._positions = {group: k for k, group in enumerate(route.wanted(q))}
+        """Group -> its own position in a batch."""
         self._batches: list[_Filling] = []
         """Batches that are being filled: what does not fit into one begins the next."""
+        self._full = 0
+        """How many of them are full before the first that is not, or fewer."""
+        self._checked = 0
+        """The newest version by which late groups were dropped."""
         self._turn = 0
         self._arrivals: Counter[int] = Counter()
         """Messages of each sender for this update; with a bound on lag none may send for two updates at once, but of
@@ -140,20 +156,29 @@ class FirstComeInbox(Inbox):
     def receive(self) -> tuple[bool, Any]:
         """Take groups until a batch is full."""
         self._drop_late()
-        most = self.bound if self.versions.newest else None
-        order = sorted(self.links, key=lambda p: (p < self._turn, p))
-        while not (self._batches and self._batches[0].full):
-            ready = [p for p in order if self.links[p].waiting(self.reader[p])]
-            ready = [p for p in ready if most is None or self._arrivals[p] <= most]
-            if not ready:
+        first = self._turn
+        while not self._has_batch():
+            if not self._take_each(first):
                 return False, None
-            for p in ready:
-                self._take(p)
-                self._turn = p + 1
-                if self._batches and self._batches[0].full:  # what is left waits in its links, and holds its senders up
-                    break
         self._arrivals.clear()
+        self._full = max(0, self._full - 1)
         return True, self._batches.pop(0).value()
+
+    def _has_batch(self) -> bool:
+        return bool(self._batches) and self._batches[0].full
+
+    def _take_each(self, first: int) -> bool:
+        """Take a message of each sender that has one, in turn, until a batch is full; whether there was any."""
+        most = self.bound if self.versions.newest else None
+        found = False
+        for p in self._in_turn(first):
+            if not self.links[p].waiting(self.reader[p]) or (most is not None and self._arrivals[p] > most):
+                continue
+            self._take(p)
+            self._turn, found = p + 1, True
+            if self._has_batch():  # what is left waits in its links, and holds its senders up
+                break
+        return found
 
     def _take(self, p: int) -> None:
         link, reader = self.links[p], self.reader[p]
@@ -171,15 +196,18 @@ class FirstComeInbox(Inbox):
 
     def _open_batch(self) -> _Filling:
         """The first batch that is not full."""
-        batch = next((b for b in self._batches if not b.full), None)
-        if batch is None:
-            groups = self.route.wanted(self.q)
-            batch = _Filling(groups, self.values.batch(len(groups), self.route.axis))
-            self._batches.append(batch)
-        return batch
+        while self._full < len(self._batches) and self._batches[self._full].full:
+            self._full += 1
+        if self._full == len(self._batches):
+            builder = self.values.batch(len(self._positions), self.route.axis)
+            self._batches.append(_Filling(self._positions, builder))
+        return self._batches[self._full]
 
     def _drop_late(self) -> None:
         """Drop groups that arrived in time but grew too old since, because earlier updates had enough without them."""
+        if self._checked == self.versions.newest:
+            return
+        self._checked, self._full = self.versions.newest, 0
         dropped = {m for batch in self._batches for m in batch.drop(self._is_late)}
         self.flow.dropped += len(dropped)
 
@@ -187,22 +215,26 @@ class FirstComeInbox(Inbox):
 class _Filling:
     """A batch under construction: which group is in which position, and where each came from."""
 
-    def __init__(self, groups: tuple[int, ...], builder: BatchBuilder) -> None:
-        self._groups, self._builder = groups, builder
-        self._free = dict.fromkeys(range(len(groups)))
+    def __init__(self, positions: dict[int, int], builder: BatchBuilder) -> None:
+        """`positions` has each group's own."""
+        self._own, self._builder = positions, builder
+        self._free = list(range(len(positions)))
+        """A heap of all positions that are free, and some that are filled."""
         self._sources: dict[int, tuple[tuple[int, int], int]] = {}
         """Position -> the message that filled it, and its version."""
 
     @property
     def full(self) -> bool:
         """Whether every position is filled."""
-        return not self._free
+        return len(self._sources) == len(self._own)
 
     def put(self, group: int, part: Any, message: tuple[int, int], version: int) -> None:
         """Copy a group to its own position, or to the first free one."""
-        own = self._groups.index(group) if group in self._groups else None
-        position = own if own is not None and own in self._free else next(iter(self._free))
-        del self._free[position]
+        position = self._own.get(group)
+        if position is None or position in self._sources:
+            while self._free[0] in self._sources:
+                heapq.heappop(self._free)
+            position = self._free[0]
         self._sources[position] = message, version
         self._builder.put(position, part)
 
@@ -211,7 +243,7 @@ class _Filling:
         for position, (message, version) in list(self._sources.items()):
             if is_late(version):
                 del self._sources[position]
-                self._free = dict.fromkeys(sorted([*self._free, position]))
+                heapq.heappush(self._free, position)
                 yield message
 
     def value(self) -> Any:
@@ -224,7 +256,7 @@ class SamplesInbox(Inbox):
 
     def receive(self) -> tuple[bool, Any]:
         """Take a message of each store that takes part."""
-        absent = [p for p, link in self.links.items() if not link.waiting(self.reader[p])]
+        absent = {p: None for p, link in self.links.items() if not link.waiting(self.reader[p])}
         present = [p for p in self.links if p not in absent]
         if not absent:
             return super().receive()
@@ -245,7 +277,7 @@ class InTurnInbox(Inbox):
 
     def receive(self) -> tuple[bool, Any]:
         """Take the next that is not too old."""
-        for p in sorted(self.links, key=lambda p: (p < self._turn, p)):
+        for p in self._in_turn(self._turn):
             link, reader = self.links[p], self.reader[p]
             while link.waiting(reader):
                 if self._is_late(link.peek(reader).version):

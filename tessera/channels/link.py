@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -62,6 +62,24 @@ class DurableLink(Link, Protocol):
 
     def skip(self, reader: int) -> None:
         """Be done with all that a reader has not taken yet."""
+
+
+class Straggler:
+    """Finds one of several that is behind, and looks at that one first the next time.
+
+    Who waits for all asks again and again. Until nobody is behind, each is looked at twice at the most.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers, self._position = numbers, 0
+
+    def exists(self, is_behind: Callable[[int], bool]) -> bool:
+        """Whether any of them is behind."""
+        for _ in self._numbers:
+            if is_behind(self._numbers[self._position]):
+                return True
+            self._position = (self._position + 1) % len(self._numbers)
+        return False
 
 
 HERE, REFILLING, GONE = range(3)

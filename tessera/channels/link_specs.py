@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tessera.channels.link import NOT_WAITED_FOR, LinkSpec
 from tessera.channels.routes import Route
 from tessera.graph.disciplines import Newest, Shared, bound_of, in_flight, mode_of
@@ -21,13 +23,17 @@ def make_link_specs(plan: Plan, routes: list[Route], shapes: Shapes, shards: Sha
         discipline = channel.discipline
         if isinstance(discipline, Shared):
             continue
+        first_writer, first_reader = plan.place(channel.source, 0), plan.place(channel.target, 0)
+        alike: dict[tuple[int, int], Any] = {}
         for lane, (p, receivers) in route.lanes().items():
             by_agents = channel.route is RouteKind.AGENTS
-            agents = len(plan.fragments[channel.source].agents[p]) if by_agents else 0
+            size = route.carried(lane), len(plan.fragments[channel.source].agents[p]) if by_agents else 0
+            if size not in alike:
+                alike[size] = message_shape(plan, shapes, channel.slot, size[0], shards, size[1])
             specs[k, lane] = LinkSpec(
-                like=message_shape(plan, shapes, channel.slot, route.carried(lane), shards, agents),
-                readers=tuple(plan.place(channel.target, q) for q in receivers),
-                writer=plan.place(channel.source, p),
+                like=alike[size],
+                readers=tuple(first_reader + q for q in receivers),
+                writer=first_writer + p,
                 capacity=in_flight(discipline),
                 register=isinstance(discipline, Newest),
                 absent=NOT_WAITED_FOR.get(channel.stream) if plan.refills else None,
@@ -35,3 +41,12 @@ def make_link_specs(plan: Plan, routes: list[Route], shapes: Shapes, shards: Sha
                 patient=mode_of(discipline) == "async" and bound_of(discipline) is None,
             )
     return specs
+
+
+def links_of_places(specs: dict[LinkName, LinkSpec]) -> dict[int, dict[LinkName, LinkSpec]]:
+    """Place -> the links that it is at an end of."""
+    found: dict[int, dict[LinkName, LinkSpec]] = {}
+    for name, spec in specs.items():
+        for place in spec.places:
+            found.setdefault(place, {})[name] = spec
+    return found

@@ -63,12 +63,11 @@ class ReplicaPort:
         """Open this replica's ends of the links of one channel."""
         route, number = self.routes[k], self.number
         channel = route.channel
-        if channel.source == fragment and route.readers(number):
-            links = {q: link(k, route.lane(number, q)) for q in route.readers(number)}
+        if channel.source == fragment and (readers := route.readers(number)):
             if channel.link_per_receiver:
-                self.per_receiver[k] = links
+                self.per_receiver[k] = {q: link(k, route.lane(number, q)) for q in readers}
             else:
-                self.outgoing[k] = next(iter(links.values()))
+                self.outgoing[k] = link(k, route.lane(number, readers[0]))
             self.sending[k] = Flow()
             if channel.stream == "gradients" and self._every[k] > 1:
                 self._accumulators[k] = route.values.accumulator(self._every[k])
@@ -109,9 +108,9 @@ class ReplicaPort:
         inbox = self.inboxes.get(channel)
         if inbox is None or self._batching[channel] is None or len(inbox.links) < 2:
             return None
-        mine = inbox.route.wanted(self.number)
-        held = {p: [g for g in inbox.route.made(p) if g in mine] for p in inbox.links}
-        return {p: slice(groups[0] - mine[0], groups[-1] - mine[0] + 1) for p, groups in held.items()}
+        route, first = inbox.route, inbox.route.wanted(self.number)[0]
+        held = {p: [route.made(p)[k] for k in route.common(p, self.number)] for p in inbox.links}
+        return {p: slice(groups[0] - first, groups[-1] - first + 1) for p, groups in held.items()}
 
     def batching_seconds(self, channel: int) -> float:
         """Seconds that ready senders wait for the others."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
-from tessera.channels.link import HERE, LinkSpec, Message
+from tessera.channels.link import HERE, LinkSpec, Message, Straggler
 from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring
 from tessera.channels.shared_tree import PlacedTree, SharedTree
 from tessera.graph.disciplines import Shared
@@ -73,6 +73,7 @@ class RingLink:
         self.ring = Ring(arena, placed.offset, Layout.of(leaves), spec.slots, len(spec.readers))
         self.like, self.capacity = spec.like, spec.capacity
         self._spec, self._bell, self._presence = spec, bell, presence
+        self._straggler = Straggler(range(len(spec.readers)))
 
     @property
     def sent(self) -> int:
@@ -84,7 +85,8 @@ class RingLink:
         if self._spec.register:
             return True
         ring = self.ring
-        if ring.sent - min(ring.taken(r) for r in range(ring.readers)) < self.capacity:
+        behind = ring.sent - self.capacity
+        if not self._straggler.exists(lambda reader: ring.taken(reader) <= behind):
             return True
         return self._spec.absent is not None and self._spec.can_send(ring.sent, ring.taken, self._presence)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -60,45 +64,83 @@ class Route:
             return self.plan.fragments[self.channel.target].groups[q]
         return self.wanted(q)
 
-    def common(self, p: int, q: int) -> list[int]:
+    def common(self, p: int, q: int) -> Sequence[int]:
         """Positions, among the groups of sender `p`, of those that are for receiver `q`."""
-        wanted = set(self.offered(q))
-        return [k for k, g in enumerate(self.made(p)) if g in wanted]
+        return self._common.get((p, q), ())
+
+    @cached_property
+    def _common(self) -> dict[tuple[int, int], list[int]]:
+        """Sender and receiver -> those positions, for all that have any, in the order of senders and receivers."""
+        holders: defaultdict[int, list[int]] = defaultdict(list)
+        for q in range(self.receivers):
+            for group in self.offered(q):
+                holders[group].append(q)
+        found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for p in range(self.senders):
+            for k, group in enumerate(self.made(p)):
+                for q in holders.get(group, ()):
+                    found[p, q].append(k)
+        return {ends: found[ends] for ends in sorted(found)}
+
+    @cached_property
+    def _ends(self) -> tuple[list[list[int]], list[list[int]]]:
+        """The receivers of each sender, and the senders of each receiver, by the groups that they have in common."""
+        readers: list[list[int]] = [[] for _ in range(self.senders)]
+        writers: list[list[int]] = [[] for _ in range(self.receivers)]
+        for p, q in self._common:
+            readers[p].append(q)
+            writers[q].append(p)
+        return readers, writers
 
     def linked(self, p: int, q: int) -> bool:
         """Whether sender `p` has anything for receiver `q`."""
         match self.channel.route:
             case RouteKind.RESHARD | RouteKind.AGENTS:
-                return bool(self.common(p, q))
+                return (p, q) in self._common
             case RouteKind.COPY:
                 return p == q % self.senders
             case _:
                 return True
 
-    def readers(self, p: int) -> list[int]:
-        """Receivers that sender `p` has something for."""
-        return [q for q in range(self.receivers) if self.linked(p, q)]
+    def readers(self, p: int) -> Sequence[int]:
+        """Receivers that sender `p` has something for, in order."""
+        match self.channel.route:
+            case RouteKind.RESHARD | RouteKind.AGENTS:
+                return self._ends[0][p]
+            case RouteKind.COPY:
+                return range(p, self.receivers, self.senders)
+            case _:
+                return range(self.receivers)
 
-    def writers(self, q: int) -> list[int]:
-        """Senders that have something for receiver `q`."""
-        return [p for p in range(self.senders) if self.linked(p, q)]
+    def writers(self, q: int) -> Sequence[int]:
+        """Senders that have something for receiver `q`, in order."""
+        match self.channel.route:
+            case RouteKind.RESHARD | RouteKind.AGENTS:
+                return self._ends[1][q]
+            case RouteKind.COPY:
+                return (q % self.senders,)
+            case _:
+                return range(self.senders)
+
+    def reader(self, p: int, q: int) -> int:
+        """Number of receiver `q` among the readers of its link from sender `p`."""
+        return 0 if self.channel.link_per_receiver else bisect_left(self.readers(p), q)
 
     def lane(self, p: int, q: int) -> int:
         """Number of the link from sender `p` to receiver `q`: one for all of its receivers, or one for each."""
         return p * self.receivers + q if self.channel.link_per_receiver else p
 
-    def lanes(self) -> dict[int, tuple[int, list[int]]]:
+    def lanes(self) -> dict[int, tuple[int, Sequence[int]]]:
         """All links: sender and receivers of each."""
-        found: dict[int, tuple[int, list[int]]] = {}
-        for p in range(self.senders):
-            for q in self.readers(p):
-                found.setdefault(self.lane(p, q), (p, []))[1].append(q)
-        return found
+        if self.channel.link_per_receiver:
+            return {self.lane(p, q): (p, (q,)) for p in range(self.senders) for q in self.readers(p)}
+        return {p: (p, readers) for p in range(self.senders) if (readers := self.readers(p))}
 
     def carried(self, lane: int) -> int:
         """Groups in a message of a link."""
-        p, readers = self.lanes()[lane]
-        return len(self.common(p, readers[0])) if self.channel.link_per_receiver else len(self.made(p))
+        if self.channel.link_per_receiver:
+            return len(self.common(*divmod(lane, self.receivers)))
+        return len(self.made(lane))
 
     def taken(self, p: int, q: int, value: Any) -> Any:
         """The part of a message from sender `p` that is for receiver `q`."""

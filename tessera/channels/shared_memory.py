@@ -182,7 +182,7 @@ class Ring:
         # One line for the head, one for each reader's tail, one for each slot's sequence number and version.
         lines = 1 + readers + slots
         self._words = arena.array(offset, (lines * _WORDS,), np.int64).data
-        self._tails = [(1 + reader) * _WORDS for reader in range(readers)]
+        self._tails = range(_WORDS, (1 + readers) * _WORDS, _WORDS)
         self._marks = (1 + readers) * _WORDS
         begins = [offset + lines * ALIGNMENT + slot * layout.nbytes for slot in range(slots)]
         self._own = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import fields
 
@@ -86,10 +87,11 @@ class LocalLauncher:
 
     def __init__(self, plan: Plan, bell: Bell) -> None:
         self._plan, self._bell = plan, bell
+        self._cores = cores_of_places(plan)
 
     def start(self, job: Job) -> PooledProcess:
         """A process with a job."""
-        member = start_process(self._plan.fragments[job.fragment], self._cores(job.place))
+        member = start_process(self._plan.fragments[job.fragment], self._cores[job.place])
         assign(member, job)
         return member
 
@@ -101,15 +103,11 @@ class LocalLauncher:
         """Make the replica of a place read its control words."""
         self._bell.ring(place)
 
-    def _cores(self, place: int) -> tuple[int, ...]:
-        """Cores of a replica: its own, or those that no replica has for itself; () for all."""
-        there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
-        next_free, k = 0, 0
-        given: tuple[int, ...] = ()
-        for fragment in self._plan.fragments:
-            for number in range(fragment.replicas):
-                count = fragment.cores[number] if fragment.cores else 0
-                if k == place:
-                    given = tuple(there[next_free : next_free + count])
-                next_free, k = next_free + count, k + 1
-        return given or (tuple(there[next_free:]) if next_free else ())
+
+def cores_of_places(plan: Plan) -> list[tuple[int, ...]]:
+    """Cores of each replica: its own, or those that no replica has for itself; () for all."""
+    there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+    counts = [count for f in plan.fragments for count in f.cores or (0,) * f.replicas]
+    edges = [0, *itertools.accumulate(counts)]
+    shared = tuple(there[edges[-1] :]) if edges[-1] else ()
+    return [tuple(there[a:b]) or shared for a, b in itertools.pairwise(edges)]

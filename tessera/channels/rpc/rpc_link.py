@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from tessera.channels.link import HERE, LinkSpec, Message
+from tessera.channels.link import HERE, LinkSpec, Message, Straggler
 from tessera.channels.rpc.wire import LinkName, MessageHeader
 from tessera.channels.shared_memory import Layout
 
@@ -98,6 +98,10 @@ class RpcLink:
         self._wake, self._presence = wake, presence
         self._remote_readers = [r for r, p in enumerate(spec.readers) if p != place] if spec.writer == place else []
         self._local_readers = [r for r, p in enumerate(spec.readers) if p == place]
+        self._straggler = Straggler(range(len(spec.readers)))
+        """Finds a reader that holds the writer up."""
+        self._needing = Straggler(range(len(spec.readers)) if spec.writer == place else self._local_readers)
+        """Finds a reader for which this end keeps a message."""
         self.sent = 0
         self._taken = [0] * len(spec.readers)
         self._dispatched = [0] * len(spec.readers)
@@ -116,6 +120,9 @@ class RpcLink:
         if self._register:
             return True
         self._sender.process_replies()
+        if self.spec.absent is None:
+            behind = self.sent - self.capacity
+            return not self._straggler.exists(lambda reader: self._taken[reader] <= behind)
         return self.spec.can_send(self.sent, self._taken.__getitem__, self._presence)
 
     def away(self) -> bool:
@@ -206,7 +213,7 @@ class RpcLink:
         with self._lock:
             self._taken[reader] = max(self._taken[reader], taken)
             self._prune()
-        self._schedule_newest()
+        self._schedule_newest_for(reader)
         self._wake()
 
     def take_newest_for(self, reader: int) -> tuple[MessageHeader, Payload] | None:
@@ -269,12 +276,15 @@ class RpcLink:
 
     def _schedule_newest(self) -> None:
         """Have the newest of a register sent. Call it without the lock: a packet may lock other links too."""
-        for reader in self._remote_readers if self._register else []:
-            if self._needs_newest(reader):
-                self._sender.schedule_newest(self.spec.readers[reader], self.name, reader)
+        for reader in self._remote_readers:
+            self._schedule_newest_for(reader)
+
+    def _schedule_newest_for(self, reader: int) -> None:
+        if self._register and self._needs_newest(reader):
+            self._sender.schedule_newest(self.spec.readers[reader], self.name, reader)
 
     def _send_to_remote_readers(self, version: int, payload: Payload) -> None:
-        present = self.spec.waited_for(self._presence)
+        present = set(self.spec.waited_for(self._presence))
         for reader in self._remote_readers:
             if reader in present:
                 self._send(reader, self.sent - 1, version, payload)
@@ -287,7 +297,10 @@ class RpcLink:
 
     def _prune(self) -> None:
         """Drop messages that no end needs: all before the last one taken."""
-        readers = range(len(self._taken)) if self.spec.writer == self._place else self._local_readers
-        first = self.sent - 1 if self._register else min((self._taken[r] for r in readers), default=self.sent) - 1
-        for number in [n for n in self._messages if n < first]:
+        for number in sorted(self._messages):
+            if number >= self.sent - 1 or self._is_needed(number):
+                return
             del self._messages[number]
+
+    def _is_needed(self, number: int) -> bool:
+        return not self._register and self._needing.exists(lambda reader: self._taken[reader] <= number + 1)

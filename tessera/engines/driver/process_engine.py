@@ -164,8 +164,9 @@ class ProcessEngine(MapReduce):
         return [k for k, job in enumerate(self.jobs) if self.plan.counted(job.fragment)]
 
     def _grant(self, counted: list[int], wanted: int) -> None:
+        granted = set(counted)
         for k, control in enumerate(self.controls):
-            if k in counted:
+            if k in granted:
                 control.mark, control.limit = wanted, self.granted
             else:
                 control.limit = FREE

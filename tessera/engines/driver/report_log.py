@@ -61,9 +61,10 @@ class ReportLog:
     ) -> dict[tuple[int, int], list[ReplicaReport]]:
         """Take the rows of `count` updates from `first` on at places in `counted`, and all reports of the others."""
         out = {}
+        kept = set(counted)
         with self._lock:
             for k, (i, r, _) in enumerate(plan.places):
-                if k in counted:
+                if k in kept:
                     out[i, r] = self._cut(k, first, count)
                 else:
                     out[i, r] = [report for *_, report in self._rows[k]]
@@ -78,11 +79,12 @@ class ReportLog:
 
     def take_info(self, counted: Collection[int] = (), done: int = 0) -> InfoTotals:
         """Take what environments told: all, but at places in `counted` only in the first `done` updates."""
+        kept = set(counted)
         with self._lock:
             reported, self._info = self._info, []
             taken: InfoTotals = {}
             for place, update, info in reported:
-                if place in counted and update > done:
+                if place in kept and update > done:
                     self._info.append((place, update, info))
                 else:
                     merge_totals(taken, info)

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tessera.channels.control_words import BY_DRIVER, IDLE, PRESENCE, Control
 from tessera.channels.link import LinkSpec
+from tessera.channels.link_specs import links_of_places
 from tessera.channels.packing import Arrays
 from tessera.channels.rpc.rpc_link import LinkState
 from tessera.channels.rpc.wire import LinkName
@@ -70,7 +71,8 @@ class RayLauncher:
         logs: str,
     ) -> None:
         """`note` prints a line for the user; `logs` is a folder for what replicas print, empty for none."""
-        self._plan, self._link_specs, self._words, self._note, self._logs = plan, link_specs, words, note, logs
+        self._plan, self._words, self._note, self._logs = plan, words, note, logs
+        self._links_of = links_of_places(link_specs)
         self._run = uuid.uuid4().hex[:6]
         bundles = [resources_of(plan, job.fragment, job.number) for job in jobs]
         self._group = placement_group(bundles, strategy=STRATEGY, name=f"tessera {plan.policy} {self._run}")
@@ -99,7 +101,7 @@ class RayLauncher:
             self._lives[place] += 1
             self._actors[place] = self._create_actor(job)
             states = self._register_successor(place) if job.is_successor else None
-        link_specs = {name: spec for name, spec in self._link_specs.items() if place in spec.places}
+        link_specs = self._links_of.get(place, {})
         peers = {p: self._actors[p] for spec in link_specs.values() for p in spec.places}
         actor, words = self._actors[place], self._words[place]
         group = self._all_reduce_group(job)
@@ -167,7 +169,7 @@ class RayLauncher:
 
     def _register_successor(self, place: int) -> dict[int, dict[LinkName, LinkState]]:
         """Make a successor known to the replicas that it is linked with; what they know of its predecessor."""
-        peers = {p for spec in self._link_specs.values() if place in spec.places for p in spec.places if p != place}
+        peers = {p for spec in self._links_of.get(place, {}).values() for p in spec.places if p != place}
         actor, life = self._actors[place], self._lives[place]
         pending = {p: self._actors[p].register_successor.remote(place, actor, life) for p in peers}
         try:

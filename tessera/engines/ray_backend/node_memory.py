@@ -36,6 +36,8 @@ class NodeMemory:
             node: lay_out(plan, links, None) for node, links in links_within_nodes(link_specs, nodes).items()
         }
         self._nodes = list(nodes)
+        self._holders = {place for layout in self._shared.values() for place in _places(layout)}
+        """Places at an end of a link within their node."""
 
     def create(self, actors: dict[int, Any], seconds: float) -> None:
         """Create the memory of each node and attach its replicas; where that fails, links are as between nodes."""
@@ -53,8 +55,8 @@ class NodeMemory:
 
     def layout(self, place: int) -> ArenaLayout:
         """The layout of the memory that a place shares, or of its private memory."""
-        shared = self._shared.get(self._nodes[place])
-        return shared if shared is not None and place in _places(shared) else self._private
+        shared = self._shared.get(self._nodes[place]) if place in self._holders else None
+        return self._private if shared is None else shared
 
     def attach_successor(self, place: int, node: str, actors: dict[int, Any], seconds: float) -> bool:
         """Attach a successor to the memory of its place; False if its node or all other holders are lost."""
