@@ -150,8 +150,10 @@ class FirstComeInbox(Inbox):
         """The newest version by which late groups were dropped."""
         self._turn = 0
         self._arrivals: Counter[int] = Counter()
-        """Messages of each sender for this update; with a bound on lag none may send for two updates at once, but of
-        the first params, with which a replay is filled, as many as there are."""
+        """Messages of each sender for this update; with a bound on lag none may send for two updates at once."""
+        self._partial = len(route.offered(q)) > len(self._positions)
+        """Whether a batch takes some of the groups only. Then, while a replay is filled, the bound does not hold: the
+        last sender to finish would wait for others that are done."""
 
     def receive(self) -> tuple[bool, Any]:
         """Take groups until a batch is full."""
@@ -169,7 +171,7 @@ class FirstComeInbox(Inbox):
 
     def _take_each(self, first: int) -> bool:
         """Take a message of each sender that has one, in turn, until a batch is full; whether there was any."""
-        most = self.bound if self.versions.newest else None
+        most = None if self._partial and not self.versions.newest else self.bound
         found = False
         for p in self._in_turn(first):
             if not self.links[p].waiting(self.reader[p]) or (most is not None and self._arrivals[p] > most):
