@@ -204,6 +204,25 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("x64")
+def test_peers_that_gather_and_reduce_begin_again_together_and_learn_the_same():
+    engine = make_engine(ALGORITHMS["ppo"], "multi_learner:learners=2", note=lambda _: None, precision="f64")
+    try:
+        engine.start()
+        engine.advance(1)
+        saved = jax.device_get(engine.snapshot())
+        os.kill(engine.processes()["env+act+store+grad+apply/1"], signal.SIGKILL)
+        with pytest.raises(Interrupted):
+            engine.advance(8)
+        engine.rebuild()
+        engine.restore(saved)
+        engine.advance(test_local.UPDATES - 1)
+        assert_equal(jax.tree.map(np.array, engine.state()), expected("ppo"))
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
 def test_two_linked_replicas_that_die_at_once_send_the_run_back_and_are_both_counted():
     notes: list[str] = []
     engine = make_engine(ALGORITHMS["a2c"], "central:workers=1,shards=2,mode=async", note=notes.append)
