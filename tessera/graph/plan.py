@@ -182,7 +182,7 @@ def make_plan(
     params = policy.cut("params")
     lag = (0 if needs.device_env else 1) if params.lag is None else params.lag
     lag = 0 if params.mode == "async" else lag
-    threads = _threads(policy)
+    threads = _threads(policy, engine)
     fragments = tuple(
         _place(policy, f, d, platform, total, learned, threads, needs.agents)
         for f, d in zip(policy.fragments, devices, strict=True)
@@ -299,13 +299,13 @@ def _check_engine(engine: str | None, policy: Policy) -> None:
         )
 
 
-def _threads(policy: Policy) -> int:
-    """Threads for each replica that shares the cores which nobody has for itself."""
+def _threads(policy: Policy, engine: str | None) -> int:
+    """Threads for each replica that shares the cores which nobody has for itself; a cluster looks for cores itself."""
     there = cores()
     asked = {f.title: f.cores * f.runs for f in policy.fragments if f.cores}
     sharing = sum(f.runs for f in policy.fragments if not f.cores)
     left = there - sum(asked.values())
-    if left < (1 if sharing else 0):
+    if engine != "ray" and left < (1 if sharing else 0):
         shares = ", ".join(f"{title} {count}" for title, count in asked.items())
         others = f", and {sharing} more replicas need at least one" if sharing else ""
         raise TesseraError(

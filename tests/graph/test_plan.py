@@ -275,3 +275,10 @@ def test_acting_trails_by_one_update_with_host_environments_and_by_none_otherwis
     plan = make_plan(named, HOST, 16)
     assert plan.lag == 3
     assert {c.slot: c.lag for c in plan.channels} == {"experience": 0, "acting": 3}
+
+
+def test_cores_of_a_cluster_are_not_those_of_the_machine_that_plans():
+    wide = Policy("wide", (Fragment("env act", 4, cores=1_000), Fragment("store grad apply")))
+    with pytest.raises(TesseraError, match=r"asks for 4000 cores .*; available"):
+        make_plan(wide, QUEUE, 16)
+    assert make_plan(wide, QUEUE, 16, engine="ray").fragments[0].cores == (1_000,) * 4
