@@ -25,6 +25,8 @@ class Versions:
         """Whether params ever come here; a store alone cannot tell how old experience is."""
         self.newest = 0
         """The newest version that this replica has published or received, in gradients applied."""
+        self.filling = False
+        """Whether a replay is being filled, before the first update."""
         self.applies = applies
         """Gradients applied in one update."""
         self.messages = messages
@@ -150,7 +152,7 @@ class FirstComeInbox(Inbox):
         """The newest version by which late groups were dropped."""
         self._turn = 0
         self._arrivals: Counter[int] = Counter()
-        """Messages of each sender for this update; with a bound on lag none may send for two updates at once."""
+        """Messages of each sender for this update; with a bound on lag, one more than that at the most."""
         self._partial = len(route.offered(q)) > len(self._positions)
         """Whether a batch takes some of the groups only. Then, while a replay is filled, the bound does not hold: the
         last sender to finish would wait for others that are done."""
@@ -171,7 +173,7 @@ class FirstComeInbox(Inbox):
 
     def _take_each(self, first: int) -> bool:
         """Take a message of each sender that has one, in turn, until a batch is full; whether there was any."""
-        most = None if self._partial and not self.versions.newest else self.bound
+        most = None if self._partial and self.versions.filling else self.bound
         found = False
         for p in self._in_turn(first):
             if not self.links[p].waiting(self.reader[p]) or (most is not None and self._arrivals[p] > most):

@@ -26,6 +26,8 @@ class InfoSums:
 
     def __init__(self) -> None:
         self._totals: InfoTotals = {}
+        self._names: set[str] = set()
+        """All names that there have been."""
 
     def add(self, info: Mapping[str, Any]) -> None:
         """Add the numbers of one step of one environment; what is no finite number is left out."""
@@ -44,7 +46,9 @@ class InfoSums:
             counted: bool [n], the environments whose step counts; None for all.
         """
         for name, values in infos.items():
-            if not isinstance(values, np.ndarray) or name in NOT_MEASURED or (name[:1] == "_" and name[1:] in infos):
+            if not isinstance(values, np.ndarray) or not isinstance(name, str) or name in NOT_MEASURED:
+                continue
+            if name[:1] == "_" and name[1:] in infos:
                 continue
             present = infos.get(f"_{name}")
             # counting is several times faster than `mask.all()`, and this is done at every step
@@ -76,7 +80,9 @@ class InfoSums:
     def _begun(self, name: Any) -> list[float]:
         """The sum of a name that is new; one that nobody reads, if it is not to be kept."""
         nothing = [0.0, 0]
-        if isinstance(name, str) and name not in NOT_MEASURED and len(self._totals) < MOST_NAMES:
+        known = name in self._names or (len(self._names) < MOST_NAMES and isinstance(name, str))
+        if known and name not in NOT_MEASURED:
+            self._names.add(name)
             self._totals[name] = nothing
         return nothing
 

@@ -60,7 +60,8 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
     cut, first, actors = policy.cut("experience"), 1, 1
     if cut.mode == "first":
         first, actors = cut.first, policy.replicas("act")
-    learners = max(policy.replicas("store"), policy.replicas("grad"))
+    stores = policy.replicas("store")
+    learners = max(stores, policy.replicas("grad"))
 
     def learned_of(groups: int) -> int:
         return cut.take or groups // actors * first
@@ -69,6 +70,9 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
         learned = learned_of(groups)
         fewer = actors > 1 or cut.take > 0
         even = groups % actors == 0 and (learners if fewer else 1) <= learned <= groups
+        if cut.take and even:  # nobody may wait for more groups than it is linked to
+            pairs = zip(deal(learned, stores), deal(groups, stores), strict=True)
+            even = all(len(taken) <= len(offered) for taken, offered in pairs)
         drawn = not (batch and even and (batch % learned or groups % learned))
         placed = groups >= holders and all(groups % d == 0 and (not cut.take or learned % d == 0) for d in devices)
         return envs % (groups * together) == 0 and placed and even and drawn
@@ -82,7 +86,8 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
     if requested is not None and requested not in options:
         raise TesseraError(
             f"--groups {requested} does not fit {envs} environments{rows}, {holders} replicas, {max(devices)} devices"
-            f"{limits}: it must divide the first two, be a multiple of the devices and be at least the replicas"
+            f"{limits}: it must divide the environments{' and the rows' if batch else ''}, be a multiple of the devices "
+            "and be at least the replicas"
         )
     if not options:
         raise TesseraError(

@@ -104,7 +104,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Deferred:
-    """Nodes in a sliced loop that its scheduler runs, when it decides to."""
+    """Nodes that are left to whoever drives the program: a scheduler of slices, or an engine in virtual time."""
 
     nodes: tuple[Node, ...]
 

@@ -216,6 +216,10 @@ def test_an_update_takes_no_more_groups_than_there_are_and_one_for_each_learner(
     assert (most.groups, most.batches) == (16, 16)
     with pytest.raises(TesseraError, match=r"an update takes 17 of them"):
         make_plan(policies.parse("single_learner_coarse:actors=2,mode=async,take=17"), QUEUE, 16)
+    uneven = "multi_learner_coarse:actors=3,learners=3,mode=async,take=7"
+    assert len(make_plan(policies.parse(uneven), QUEUE, 72, groups=9).fragments[1].held("store")[1]) == 3
+    with pytest.raises(TesseraError, match="an update takes 7 of them, to 3 learners"):
+        make_plan(policies.parse(uneven), QUEUE, 72, groups=8)  # the second would have 2 groups, and wait for 3
     with pytest.raises(TesseraError, match=r"an update takes 1 of them, to 2 learners"):
         make_plan(policies.parse("multi_learner_coarse:mode=async,take=1"), QUEUE, 16)
 

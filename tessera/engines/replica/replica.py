@@ -67,7 +67,7 @@ class Programs:
     reset: tuple[Node, ...]
     fill: tuple[Node, ...]
     start: tuple[Node, ...]
-    """PeerExchange of the above, one after the other."""
+    """Both of the above, one after the other."""
     updates: tuple[Node, ...]
     mesh: Mesh | None
 
@@ -91,6 +91,14 @@ def horizon(plan: Plan, algorithm: Algorithm, updates: int) -> int:
 def updates_at(plan: Plan, algorithm: Algorithm, applies: int) -> int:
     """Updates that a run has made, by its clock; one that is not complete counts, so that no key is used twice."""
     return -(-applies // horizon(plan, algorithm, 1))
+
+
+def make_versions(plan: Plan, algorithm: Algorithm, fragment: int) -> Versions:
+    """How replicas of a fragment count the versions of params."""
+    s = algorithm.schedule
+    views = s.applies + s.draws * algorithm.absorbs
+    known = bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators))
+    return Versions(horizon(plan, algorithm, 1), views, known)
 
 
 class Takeover(Port, Protocol):
@@ -136,12 +144,7 @@ class Replica:
         self.tracer: TraceWriter | None = None
         self.scheduler: Scheduler = OverlapScheduler()
         self.clock: Clock = time.monotonic
-        views = s.applies + s.draws * training.algorithm.absorbs
-        versions = Versions(
-            horizon(plan, training.algorithm, 1),
-            views,
-            known=bool({"act", "grad", "apply"} & set(plan.fragments[fragment].operators)),
-        )
+        versions = make_versions(plan, training.algorithm, fragment)
         self.port = ReplicaPort(plan, routes, fragment, number, versions, link, peer_exchange)
         self.takeover: Takeover | None = None
         """Stands before the port while this replica catches up with a predecessor."""
@@ -243,6 +246,7 @@ class Replica:
         if self.takeover is not None and self.takeover.caught_up:
             self.takeover = None
         self.slots["count"] = np.int32(count)
+        self.port.versions.filling = program is not self.programs.updates
         return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler, self.clock)
 
     def note_reports(self, count: int) -> None:

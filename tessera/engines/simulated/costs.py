@@ -6,16 +6,15 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tessera.program.nodes import SLOTS, Collective, Node, Op, Repeat, Segment
+from tessera.program.nodes import Collective, Node, Op, Repeat, Segment
 
-ALWAYS_THERE = frozenset(
+UNINFORMATIVE_SLOTS = frozenset(
     [
         *("root", "ids", "group_ids", "tensors", "acting", "view", "state", "memory", "env_state", "episode"),
         *("act_keys", "env_keys", "order", "t", "m", "e", "d"),
     ]
 )
-CLOCKS = frozenset(slot for slot in SLOTS if slot.endswith("_clock"))
-"""Slots that tell nothing of what an Op is for."""
+"""Slots that tell nothing of what an Op is for; nor do clocks."""
 
 Curve = tuple[tuple[int, float], ...]
 """Environments and seconds, as measured, in order."""
@@ -38,7 +37,7 @@ class LinkCosts:
         """Work at one end."""
         return self.cpu_per_message + nbytes * self.cpu_per_byte
 
-    def way_seconds(self, nbytes: int) -> float:
+    def transit_seconds(self, nbytes: int) -> float:
         """Time between the two ends."""
         return self.latency + nbytes * self.seconds_per_byte
 
@@ -66,12 +65,12 @@ class Costs:
             case Collective():
                 return 0.0
             case _:
-                raise TypeError(f"costs nothing by itself: {node}")
+                raise TypeError(f"no cost is defined for {node}")
 
 
 def op_name(op: Op) -> str:
     """The name of an Op in a table of costs: what it makes of what, as in `act observed -> actions`."""
-    read = "+".join(slot for slot in op.reads if slot not in ALWAYS_THERE and slot not in CLOCKS)
+    read = "+".join(slot for slot in op.reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
     made = next((slot for slot in op.writes if slot not in ("memory", "env_state")), op.writes[0])
     return " ".join(filter(None, (op.operator, read, "->", made)))
 

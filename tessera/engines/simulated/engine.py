@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
-from tessera.channels.inboxes import Versions
 from tessera.channels.link import Flow
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route, make_routes
-from tessera.engines.replica.replica import horizon, make_training
-from tessera.engines.simulated.costs import Costs
+from tessera.engines.replica.replica import make_training, make_versions
+from tessera.engines.simulated.costs import Costs, op_name
 from tessera.engines.simulated.links import SimulatedLink, message_bytes
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
 from tessera.engines.simulated.virtual_time import Cores, Device, Processor, VirtualTime
 from tessera.envs.base import Environment
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, unknown_name
 from tessera.graph.disciplines import Newest, Shared
 from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
@@ -36,6 +35,7 @@ from tessera.program.nodes import SLOTS, Deferred, Every, Node, Op, Repeat, Segm
 from tessera.program.overlap.scheduler import PlainScheduler
 from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
+from tessera.program.training_program import Training
 
 ENDLESS = 1 << 30
 """Updates of a replica that runs until others are done."""
@@ -72,6 +72,7 @@ class SimulatedReplica:
         self.debt = 0.0
         """Seconds of work with messages, which it does before it goes on."""
         self.busy = 0.0
+        self.working_since: float | None = None
         self.updates = 0
 
 
@@ -102,38 +103,43 @@ class SimulatedEngine:
         self.programs = [
             _with_costs(merge_segments(project(training.updates(), plan, i))) for i in range(len(plan.fragments))
         ]
-        self.replicas = [self._replica(*place) for place in enumerate(plan.places)]
+        own = sum(sum(placed.cores) for placed in plan.fragments)
+        sharing = sum(placed.replicas for placed in plan.fragments if not placed.cores)
+        threads = max(1, (cores - own) // max(sharing, 1))
+        _check_names(costs, training)
+        self.replicas = [self._replica(*place, threads) for place in enumerate(plan.places)]
         for replica, (i, _, _) in zip(self.replicas, plan.places, strict=True):
             self._begin(replica, i)
 
-    def run(self, updates: int, before: int = 5) -> Prediction:
-        """Let so many updates pass, after some `before` that fill the queues, and say how it went."""
+    def run(self, updates: int, warmup: int = 5) -> Prediction:
+        """Let so many updates pass, after some that fill the queues, and say how it went; an engine runs once."""
+        if self.time.now:
+            raise TesseraError("a simulated engine runs once: make another one")
         for replica, (i, _, _) in zip(self.replicas, self.plan.places, strict=True):
-            counts = (before, updates) if self.plan.counted(i) else (ENDLESS,)
-            replica.running = _life(replica, self.programs[i], counts)
+            counts = (warmup, updates) if self.plan.counted(i) else (ENDLESS,)
+            replica.running = _drive_updates(replica, self.programs[i], counts)
         for replica in self.replicas:
             self._advance(replica)
-        self._until(before)
+        self._until(warmup)
         self._measured_from = self.time.now
         for replica in self.replicas:
             replica.busy = 0.0
             replica.port.take_flows()
-        self._until(before + updates)
+        self._until(warmup + updates)
         return self._prediction(updates, self.time.now - self._measured_from)
 
-    def _replica(self, place: int, where: tuple[int, int, str]) -> SimulatedReplica:
+    def _replica(self, place: int, where: tuple[int, int, str], threads: int) -> SimulatedReplica:
         i, r, title = where
-        placed, s = self.plan.fragments[i], self.algorithm.schedule
-        views = s.applies + s.draws * self.algorithm.absorbs
-        known = bool({"act", "grad", "apply"} & set(placed.operators))
-        versions = Versions(horizon(self.plan, self.algorithm, 1), views, known=known)
+        placed, versions = self.plan.fragments[i], make_versions(self.plan, self.algorithm, i)
         port = ReplicaPort(self.plan, self.routes, i, r, versions, lambda k, lane: self.links[k, lane], self._exchange)
         on_device = placed.platform != "cpu" and self._devices
         processor: Processor = self._devices[place % len(self._devices)] if on_device else self._cores
         plays = bool({"env", "act"} & set(placed.operators))
         groups = len(placed.held("act" if plays else "grad")[r])
-        envs = groups * self.plan.envs_per_group
-        return SimulatedReplica(place, title, port, processor, groups, envs, placed.threads)
+        envs = groups * self.plan.envs_per_group // placed.devices
+        return SimulatedReplica(
+            place, title, port, processor, groups, envs, placed.cores[r] if placed.cores else threads
+        )
 
     def _exchange(self, channel: int) -> SharedTokens | None:
         return SharedTokens() if isinstance(self.plan.channels[channel].discipline, Shared) else None
@@ -160,8 +166,9 @@ class SimulatedEngine:
             replica.waits = False
             self._advance(replica)
 
-    def _charge(self, place: int, seconds: float) -> None:
+    def _charge(self, place: int, seconds: float) -> float:
         self.replicas[place].debt += seconds
+        return self.replicas[place].debt
 
     def _advance(self, replica: SimulatedReplica) -> None:
         """Let a replica go on until it works or waits."""
@@ -187,13 +194,19 @@ class SimulatedEngine:
                     return
 
     def _work(self, replica: SimulatedReplica, seconds: float) -> None:
-        begin = self.time.now
+        replica.working_since = self.time.now
 
         def done() -> None:
-            replica.busy += self.time.now - max(begin, self._measured_from)
+            self._count_busy(replica)
+            replica.working_since = None
             self._advance(replica)
 
         replica.processor.run(seconds, done, replica.threads)
+
+    def _count_busy(self, replica: SimulatedReplica) -> None:
+        """Count what it has worked since it began, or since measuring did."""
+        if replica.working_since is not None:
+            replica.busy += self.time.now - max(replica.working_since, self._measured_from)
 
     def _write(self, replica: SimulatedReplica, work: Segment | Op, count: int) -> None:
         """Put tokens into the slots that a segment or an Op writes."""
@@ -208,9 +221,12 @@ class SimulatedEngine:
                 slots[slot] = Token(version, replica.groups, self._sizes[replica.place, slot])
 
     def _prediction(self, updates: int, seconds: float) -> Prediction:
+        if not seconds:
+            raise TesseraError("all of this costs nothing, so nothing can be predicted: give the costs of some Ops")
         busy: dict[str, list[float]] = {}
         flows: dict[str, Flow] = {}
         for replica, (i, _, _) in zip(self.replicas, self.plan.places, strict=True):
+            self._count_busy(replica)
             busy.setdefault(self.plan.fragments[i].title, []).append(replica.busy / seconds)
             for stream, flow in replica.port.take_flows().items():
                 flows.setdefault(stream, Flow()).merge(flow)
@@ -237,7 +253,7 @@ class SharedTokens:
         return True, self._token
 
 
-def _life(replica: SimulatedReplica, program: tuple[Node, ...], counts: tuple[int, ...]) -> Iterator[Node]:
+def _drive_updates(replica: SimulatedReplica, program: tuple[Node, ...], counts: tuple[int, ...]) -> Iterator[Node]:
     """Run a program for so many updates, again and again; count those that are done."""
     for count in counts:
         begun, replica.slots["count"] = replica.updates, np.int64(count)
@@ -245,6 +261,14 @@ def _life(replica: SimulatedReplica, program: tuple[Node, ...], counts: tuple[in
             replica.updates += isinstance(node, Repeat)
             yield node
         replica.updates = begun + count  # also where a segment made all of them
+
+
+def _check_names(costs: Costs, training: Training) -> None:
+    """Refuse costs of Ops that there are not."""
+    known = {op_name(op) for op in _ops(training.updates())}
+    for name in costs.ops:
+        if name not in known:
+            raise unknown_name("Op in the costs", name, sorted(known))
 
 
 def _with_tokens(route: Route, plan: Plan) -> Route:

@@ -28,29 +28,29 @@ class SimulatedLink:
         costs: LinkCosts,
         time: VirtualTime,
         wake: Callable[[int], None],
-        charge: Callable[[int, float], None],
+        charge: Callable[[int, float], float],
     ) -> None:
-        """`wake` makes a replica look again, `charge` gives it seconds of work to do; both know it by its place."""
+        """`wake` makes a replica look again, `charge` gives it seconds of work to do, and says how much it has to do
+        in all; both know it by its place."""
         self.nbytes = message_bytes(spec)
         self.capacity = spec.capacity
         self.sent = 0
         """Messages that have arrived."""
-        self._put = 0
+        self._submitted = 0
         self._taken = [0] * len(spec.readers)
         self._messages: dict[int, Message] = {}
         self._spec, self._costs, self._time, self._wake, self._charge = spec, costs, time, wake, charge
 
     def can_send(self) -> bool:
         """Whether one more message may be sent."""
-        return self._spec.register or self._put - min(self._taken) < self.capacity
+        return self._spec.register or self._submitted - min(self._taken) < self.capacity
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
-        self._messages[self._put] = Message(value, version)
-        self._put += 1
-        cpu = self._costs.cpu_seconds(self.nbytes)
-        self._charge(self._spec.writer, cpu)
-        self._time.after(cpu + self._costs.way_seconds(self.nbytes), self._arrive)
+        self._messages[self._submitted] = Message(value, version)
+        self._submitted += 1
+        work = self._charge(self._spec.writer, self._costs.cpu_seconds(self.nbytes))
+        self._time.after(work + self._costs.transit_seconds(self.nbytes), self._arrive)
 
     def _arrive(self) -> None:
         self.sent += 1

@@ -42,12 +42,11 @@ class Processor(Protocol):
 class Cores:
     """The cores of one machine, which all that is runnable shares.
 
-    With more threads than cores, each gets an equal part. Memory and caches are shared too: `slowdown` says by how much
-    k threads that run at once slow each other down, as measured.
+    With more threads than cores, each gets an equal part.
     """
 
-    def __init__(self, time: VirtualTime, count: int, slowdown: Callable[[int], float] = lambda k: 1.0) -> None:
-        self._time, self.count, self._slowdown = time, count, slowdown
+    def __init__(self, time: VirtualTime, count: int) -> None:
+        self._time, self.count = time, count
         self._jobs: dict[int, tuple[float, int, Event]] = {}
         """Job -> seconds of work that are left, threads, what comes then."""
         self._numbers = itertools.count()
@@ -64,7 +63,7 @@ class Cores:
     def _rate(self) -> float:
         """Seconds of work that each job gets done in a second."""
         threads = sum(job[1] for job in self._jobs.values())
-        return min(1.0, self.count / threads) * self._slowdown(min(threads, self.count))
+        return min(1.0, self.count / threads)
 
     def _settle(self) -> None:
         """Account for what was done since the number of jobs last changed."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera import A2C, DQN
+from tessera import A2C, DQN, TesseraError
 from tessera.engines.serial import SerialEngine
 from tessera.engines.simulated.costs import Costs, LinkCosts, interpolated
 from tessera.engines.simulated.engine import Prediction, SimulatedEngine
@@ -53,6 +53,8 @@ ALL_WORK = costs(acting=0.5, learning=3.0, applying=1.0)
         ("single_learner_coarse:actors=2", 0, 1.0 + 4.0),  # each actor has half of the environments
         ("single_learner_coarse:actors=2", 1, 4.0),  # acting hides behind learning
         ("single_learner_coarse:actors=2,mode=async", None, 4.0),
+        ("single_learner_coarse:actors=2,mode=first,first=1", None, 1.0 + 4.0),
+        ("fused:devices=2", 0, 1.0 + 4.0),
         ("multi_learner:learners=2", 0, 1.0 + 3.0 + 1.0),
         ("central:workers=2", 0, 1.0 + 3.0 + 1.0),
         ("central:workers=2,mode=async", None, (1.0 + 3.0) / 2),  # each gradient is an update
@@ -122,7 +124,7 @@ def test_streams_carry_what_they_carry_in_a_real_run(policy):
         real = engine.advance(6).flows
     finally:
         engine.close()
-    found = SimulatedEngine(plan, bound, env, ALL_WORK, 64).run(6, before=0).flows
+    found = SimulatedEngine(plan, bound, env, ALL_WORK, 64).run(6, warmup=0).flows
     told = [{s: (f.messages, f.bytes, f.lag_max) for s, f in flows.items()} for flows in (found, real)]
     assert told[0] == told[1]
 
@@ -164,3 +166,10 @@ def test_costs_between_two_measured_ones_lie_on_a_line():
     assert [interpolated(curve, n) for n in (1, 2, 3, 6, 8, 16)] == [1.0, 1.0, 1.5, 2.25, 2.5, 5.0]
     assert interpolated((), 4) == 0
     assert interpolated(((8, 3.0),), 1) == 3.0
+
+
+def test_costs_that_cannot_be_used_are_refused():
+    with pytest.raises(TesseraError, match="unknown Op in the costs 'act observed -> action': did you mean"):
+        predict("fused:devices=1", Costs({"act observed -> action": ((1, 1.0),)}))
+    with pytest.raises(TesseraError, match="costs nothing"):
+        predict("fused:devices=1", Costs())
