@@ -86,7 +86,7 @@ def count_groups(policy: Policy, needs: Needs, envs: int, requested: int | None,
     if requested is not None and requested not in options:
         raise TesseraError(
             f"--groups {requested} does not fit {envs} environments{rows}, {holders} replicas, {max(devices)} devices"
-            f"{limits}: it must divide the environments{' and the rows' if batch else ''}, be a multiple of the devices "
+            f"{limits}: it must divide environments{' and rows' if batch else ''}, be a multiple of the devices "
             "and be at least the replicas"
         )
     if not options:
