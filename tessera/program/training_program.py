@@ -278,8 +278,8 @@ class Training:
             return Op("env", partial(no_tally, masks=self._masks), ("episode",), ("tally",), HOST)
 
         def begin(episode: Episode, state: Any) -> tuple[Any]:
-            told = jax.eval_shape(lambda s: self._info(jax.tree.map(lambda x: x[0, 0], s)), state)
-            return no_tally(episode, masks=False, names=told)
+            info = jax.eval_shape(lambda s: self._info(jax.tree.map(lambda x: x[0, 0], s)), state)
+            return no_tally(episode, masks=False, names=info)
 
         return Op("env", begin, ("episode", "env_state"), ("tally",))
 

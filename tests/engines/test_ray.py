@@ -185,17 +185,22 @@ def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strateg
     assert updates[-1] == result.summary["updates"]
 
 
+def go_back(engine: Any, title: str, updates: int) -> None:
+    """Make so many updates, kill a replica that nobody can replace alone, and go back to where they ended."""
+    engine.start()
+    engine.advance(updates)
+    saved = jax.device_get(engine.snapshot())
+    os.kill(engine.processes()[title], signal.SIGKILL)
+    with pytest.raises(Interrupted):
+        engine.advance(8)
+    engine.rebuild()
+    engine.restore(saved)
+
+
 def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path):
     engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=2", note=lambda _: None)
     try:
-        engine.start()
-        engine.advance(4)
-        saved = jax.device_get(engine.snapshot())
-        os.kill(engine.processes()["store+grad+apply/0"], signal.SIGKILL)
-        with pytest.raises(Interrupted):
-            engine.advance(8)
-        engine.rebuild()
-        engine.restore(saved)
+        go_back(engine, "store+grad+apply/0", 4)
         engine.advance(4)
         assert int(engine.state().clock.applies) == 8
         assert engine.restarts == 1
@@ -208,14 +213,7 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
 def test_peers_that_gather_and_reduce_begin_again_together_and_learn_the_same():
     engine = make_engine(ALGORITHMS["ppo"], "multi_learner:learners=2", note=lambda _: None, precision="f64")
     try:
-        engine.start()
-        engine.advance(1)
-        saved = jax.device_get(engine.snapshot())
-        os.kill(engine.processes()["env+act+store+grad+apply/1"], signal.SIGKILL)
-        with pytest.raises(Interrupted):
-            engine.advance(8)
-        engine.rebuild()
-        engine.restore(saved)
+        go_back(engine, "env+act+store+grad+apply/1", 1)
         engine.advance(test_local.UPDATES - 1)
         assert_equal(jax.tree.map(np.array, engine.state()), expected("ppo"))
     finally:

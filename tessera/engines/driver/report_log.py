@@ -28,7 +28,7 @@ class ReportLog:
         self._reported = [0] * places
         self._flows: dict[str, Flow] = {}
         self._info: list[tuple[int, int, InfoTotals]] = []
-        """What environments told: place, updates that it had made by then, sums."""
+        """Numbers in `info`: place, updates that it had made by then, sums."""
 
     def note(self, place: int, meta: dict[str, Any], arrays: Arrays) -> None:
         """Add one message with reports."""
@@ -78,7 +78,7 @@ class ReportLog:
             return flows
 
     def take_info(self, counted: Collection[int] = (), done: int = 0) -> InfoTotals:
-        """Take what environments told: all, but at places in `counted` only in the first `done` updates."""
+        """Take the numbers in `info`: all, but at places in `counted` only in the first `done` updates."""
         kept = set(counted)
         with self._lock:
             reported, self._info = self._info, []

@@ -17,12 +17,16 @@ Resources = dict[str, float]
 
 def is_all_reduce(channel: Channel) -> bool:
     """Whether a channel is an all-reduce in which every peer waits for all: jax.distributed does that."""
-    return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.MEAN
+    return _waits_for_all_peers(channel) and channel.route is RouteKind.MEAN
 
 
 def is_all_gather(channel: Channel) -> bool:
     """Whether a channel is an all-gather in which every peer waits for all."""
-    return channel.among_peers and isinstance(channel.discipline, Sync) and channel.route is RouteKind.GATHER
+    return _waits_for_all_peers(channel) and channel.route is RouteKind.GATHER
+
+
+def _waits_for_all_peers(channel: Channel) -> bool:
+    return channel.among_peers and isinstance(channel.discipline, Sync)
 
 
 def resources_of(plan: Plan, fragment: int, number: int) -> Resources:

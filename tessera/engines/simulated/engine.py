@@ -31,7 +31,7 @@ from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
 from tessera.program.interpreter import drive
 from tessera.program.keys import clock_at, count_of
-from tessera.program.nodes import SLOTS, Deferred, Every, Node, Op, Repeat, Segment, Slots
+from tessera.program.nodes import Deferred, Every, Node, Op, Repeat, Segment, Slots, effects
 from tessera.program.overlap.scheduler import PlainScheduler
 from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
@@ -62,9 +62,10 @@ class SimulatedReplica:
     """One replica: its program, its port, and what it is doing."""
 
     def __init__(
-        self, place: int, title: str, port: ReplicaPort, processor: Processor, groups: int, envs: int, threads: int
-    ) -> None:
-        self.place, self.title, self.port, self.processor = place, title, port, processor
+        self, place: int, fragment: int, title: str, port: ReplicaPort, processor: Processor,
+        groups: int, envs: int, threads: int,
+    ) -> None:  # fmt: skip
+        self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
         self.groups, self.envs, self.threads = groups, envs, threads
         self.slots: Slots = {}
         self.running: Iterator[Node] = iter(())
@@ -108,16 +109,16 @@ class SimulatedEngine:
         threads = max(1, (cores - own) // max(sharing, 1))
         _check_names(costs, training)
         self.replicas = [self._replica(*place, threads) for place in enumerate(plan.places)]
-        for replica, (i, _, _) in zip(self.replicas, plan.places, strict=True):
-            self._begin(replica, i)
+        for replica in self.replicas:
+            self._begin(replica)
 
     def run(self, updates: int, warmup: int = 5) -> Prediction:
         """Let so many updates pass, after some that fill the queues, and say how it went; an engine runs once."""
         if self.time.now:
             raise TesseraError("a simulated engine runs once: make another one")
-        for replica, (i, _, _) in zip(self.replicas, self.plan.places, strict=True):
-            counts = (warmup, updates) if self.plan.counted(i) else (ENDLESS,)
-            replica.running = _drive_updates(replica, self.programs[i], counts)
+        for replica in self.replicas:
+            counts = (warmup, updates) if self.plan.counted(replica.fragment) else (ENDLESS,)
+            replica.running = _drive_updates(replica, self.programs[replica.fragment], counts)
         for replica in self.replicas:
             self._advance(replica)
         self._until(warmup)
@@ -138,23 +139,23 @@ class SimulatedEngine:
         groups = len(placed.held("act" if plays else "grad")[r])
         envs = groups * self.plan.envs_per_group // placed.devices
         return SimulatedReplica(
-            place, title, port, processor, groups, envs, placed.cores[r] if placed.cores else threads
+            place, i, title, port, processor, groups, envs, placed.cores[r] if placed.cores else threads
         )
 
     def _exchange(self, channel: int) -> SharedTokens | None:
         return SharedTokens() if isinstance(self.plan.channels[channel].discipline, Shared) else None
 
-    def _begin(self, replica: SimulatedReplica, fragment: int) -> None:
+    def _begin(self, replica: SimulatedReplica) -> None:
         """Set clocks, and send what receivers begin with: params that they trail behind by, the first of a register."""
         replica.slots["update_clock"] = np.asarray(clock_at(0))
         for k, channel in enumerate(self.plan.channels):
-            if channel.source == fragment and channel.stream in ("params", "priorities"):
+            if channel.source == replica.fragment and channel.stream in ("params", "priorities"):
                 for _ in range(1 if isinstance(channel.discipline, Newest) else channel.lag):
                     replica.port.publish(k, NOTHING)
 
     def _until(self, updates: int) -> None:
         """Let time pass until every replica that counts has made so many updates."""
-        counted = [r for r, (i, _, _) in zip(self.replicas, self.plan.places, strict=True) if self.plan.counted(i)]
+        counted = [r for r in self.replicas if self.plan.counted(r.fragment)]
         while any(r.updates < updates for r in counted):
             if not self.time.step():
                 waiting = ", ".join(r.title for r in self.replicas if r.waits)
@@ -212,9 +213,10 @@ class SimulatedEngine:
         """Put tokens into the slots that a segment or an Op writes."""
         nodes = work.nodes if isinstance(work, Segment) else (work,)
         slots = replica.slots
-        version = max((slots[s].version for s in _reads(nodes) if isinstance(slots.get(s), Token)), default=0)
+        reads, writes = effects(nodes)
+        version = max((slots[s].version for s in reads if isinstance(slots.get(s), Token)), default=0)
         version += _applies(nodes, count)
-        for slot in _writes(nodes):
+        for slot in writes:
             if slot == "update_clock":
                 slots[slot] = np.asarray(clock_at(count_of(slots[slot]) + 1))
             else:
@@ -225,9 +227,9 @@ class SimulatedEngine:
             raise TesseraError("all of this costs nothing, so nothing can be predicted: give the costs of some Ops")
         busy: dict[str, list[float]] = {}
         flows: dict[str, Flow] = {}
-        for replica, (i, _, _) in zip(self.replicas, self.plan.places, strict=True):
+        for replica in self.replicas:
             self._count_busy(replica)
-            busy.setdefault(self.plan.fragments[i].title, []).append(replica.busy / seconds)
+            busy.setdefault(self.plan.fragments[replica.fragment].title, []).append(replica.busy / seconds)
             for stream, flow in replica.port.take_flows().items():
                 flows.setdefault(stream, Flow()).merge(flow)
         steps = float(self.plan.envs_per_update) * self.algorithm.schedule.steps
@@ -311,11 +313,3 @@ def _ops(nodes: tuple[Node, ...]) -> Iterator[Op]:
             yield node
         elif isinstance(node, Repeat):
             yield from _ops(node.body)
-
-
-def _reads(nodes: tuple[Node, ...]) -> set[str]:
-    return {slot for op in _ops(nodes) for slot in op.reads}
-
-
-def _writes(nodes: tuple[Node, ...]) -> set[str]:
-    return {slot for op in _ops(nodes) for slot in op.writes if slot in SLOTS}

@@ -18,7 +18,7 @@ def message_bytes(spec: LinkSpec) -> int:
 
 
 class SimulatedLink:
-    """A queue or register; its ends are told when they may look again, and pay for what they send and take."""
+    """A queue or register; it wakes its ends when they may look again, and has them pay for what they send and take."""
 
     borrowed = False
 
