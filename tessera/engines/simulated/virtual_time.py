@@ -36,8 +36,8 @@ class VirtualTime:
 class Processor(Protocol):
     """What work is done by."""
 
-    def run(self, seconds: float, then: Event, threads: float = 1.0) -> None:
-        """Do work that takes so long alone on a machine of speed 1, and then call."""
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
+        """Do work that takes so long alone at speed 1, and then call; it keeps so many threads busy."""
 
 
 class Cores:
@@ -65,8 +65,8 @@ class Cores:
         self.used = 0.0
         """Seconds in which cores were busy, summed over cores."""
 
-    def run(self, seconds: float, then: Event, threads: float = 1.0) -> None:
-        """Do work that takes so long alone on a machine of speed 1, and then call."""
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
+        """Do work that takes so long alone at speed 1, and then call; it keeps so many threads busy."""
         self._settle()
         threads = min(threads, float(self.count))
         heapq.heappush(self._jobs, (self._work + seconds / self._speed, next(self._numbers), threads, then))
@@ -112,7 +112,7 @@ class Device:
         self._time, self._speed = time, speed
         self._waiting: deque[tuple[float, Event]] = deque()
 
-    def run(self, seconds: float, then: Event, threads: float = 1.0) -> None:
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
         """Do work that takes so long on a device of speed 1, after all that came before, and then call."""
         del threads
         self._waiting.append((seconds / self._speed, then))
