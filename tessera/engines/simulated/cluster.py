@@ -97,7 +97,7 @@ def _refuse(plan: Plan, cluster: Cluster, place: int) -> None:
 
 
 def check_memory(plan: Plan, cluster: Cluster, node_of: list[int], bytes_of_fragment: list[int]) -> None:
-    """Refuse a plan whose replicas do not fit into the memory of their nodes; `bytes_of_fragment` is for one replica."""
+    """Refuse a plan whose replicas do not fit into their nodes; `bytes_of_fragment` is for a replica of each."""
     nodes = cluster.nodes
     asked: dict[int, int] = {}
     held: dict[int, dict[str, int]] = {}

@@ -73,6 +73,11 @@ class Cores:
         self._threads += threads
         self._plan_next()
 
+    def forget_use(self) -> None:
+        """Count how busy cores are from here on."""
+        self._settle()
+        self.used = 0.0
+
     def _rate(self) -> float:
         """Seconds of work that each job gets done in a second."""
         shared = min(1.0, self.count / self._threads) if self._threads else 1.0
