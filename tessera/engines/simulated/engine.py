@@ -22,7 +22,7 @@ import numpy as np
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.link import Flow, LinkSpec
 from tessera.channels.link_specs import LinkName, make_link_specs
-from tessera.channels.port import ReplicaPort
+from tessera.channels.port import HEADER, ReplicaPort
 from tessera.channels.routes import Route, make_routes
 from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.replica.replica import make_training, make_versions
@@ -68,6 +68,8 @@ class SimulatedReplica:
         self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
         self.groups, self.envs, self.threads, self.cores = groups, envs, threads, node.cores
         self.stands_for, self.members, self.tracer = stands_for, members, tracer
+        self.gradients = 1
+        """How many the one that it applied last stands for."""
         self.slots: Slots = {}
         self.running: Iterator[Node] = iter(())
         self.stalled: Node | None = None
@@ -186,13 +188,17 @@ class SimulatedEngine:
         ends = {}
         for node, places in by_node.items():
             copies = [self.deployment.copies(route, p, place - first_reader) for place in places]
+            sent, received = sum(sent for sent, _ in copies), copies[0][1]
+            # where a message to the own node stands for others, most of those go to nodes like it
+            remote = 1.0 if self.nodes[node] is not source else 1.0 - len(places) / sent
             ends[node] = LinkEnd(
                 places=tuple(places),
                 capacity=spec.capacity,
                 costs=self.costs.remote_links if several else self.costs.links,
-                cards=(source.card, self.nodes[node].card) if self.nodes[node] is not source else None,
-                copies_sent=sum(sent for sent, _ in copies),
-                copies_received=copies[0][1],
+                cards=(source.card, self.nodes[node].card) if remote else None,
+                copies_sent=sent,
+                copies_received=received,
+                remote=remote,
             )
             counts = self._copies.setdefault(channel.stream, [0.0, 0.0])
             for place, (_, received) in zip(places, copies, strict=True):
@@ -206,8 +212,8 @@ class SimulatedEngine:
                 len(self.plan.fragments[channel.source].agents[p]) if self.plan.fragments[channel.source].agents else 0
             )
             nbytes = message_bytes(message_shape(self.plan, shapes, channel.slot, carried, self._shards, agents))
-        self._sizes[spec.writer, channel.slot] += round(stands_for * nbytes)
-        return SimulatedLink(spec, nbytes, ends, self.time, self._wake, self._charge)
+        self._sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
+        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, self._wake, self._charge)
 
     def _make_groups(self, specs: dict[LinkName, LinkSpec]) -> None:
         """Find peers on several nodes that all wait for all: what they exchange goes round in a ring."""
@@ -245,7 +251,8 @@ class SimulatedEngine:
         lock_step = stands_for > 1 and all(
             isinstance(c.discipline, Sync) for c in plan.channels if i in (c.source, c.target)
         )
-        members = LockStepMembers(round(stands_for), plan.lag, self._generator) if lock_step else None
+        ahead = max((c.lag for c in plan.channels if c.target == i), default=0)
+        members = LockStepMembers(round(stands_for), ahead, self._generator) if lock_step else None
         tracer = TraceWriter(str(self._trace), place, title, lambda: self.time.now) if self._trace else None
         return SimulatedReplica(
             place, i, title, port, node, processor, len(placed.held(operator)[r]),
@@ -324,10 +331,13 @@ class SimulatedEngine:
                         replica.members.meet()
                 case Deferred(nodes=(Op() as op,)):
                     goes_on = self._call(replica, node, op)
+                case Deferred(nodes=(Segment(),)) if replica.debt:
+                    replica.stalled, goes_on = node, False  # messages come before the program that reads them
+                    self._work(replica, NO_WORK)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
                 case _ if replica.debt:
-                    replica.stalled, goes_on = node, False
+                    goes_on = False  # then it looks again: what it waits for may have come meanwhile
                     self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
@@ -455,6 +465,7 @@ class SimulatedEngine:
         gradients = self._gradients_of(replica, nodes) if applied else 1
         version += applied * gradients
         if applied:
+            replica.gradients = gradients
             self._applied = [self._applied[0] + applied, self._applied[1] + applied * gradients]
         for slot in writes:
             if slot == "update_clock":
@@ -462,7 +473,8 @@ class SimulatedEngine:
             elif slot != "acting_queue":
                 made_by = 0 if slot in self._empty else job
                 size = self._sizes[replica.place, slot]
-                slots[slot] = Token(version, replica.groups, size, made_by, round(replica.stands_for))
+                stands_for = round(replica.stands_for * replica.gradients)
+                slots[slot] = Token(version, replica.groups, size, made_by, stands_for)
 
     def _prediction(self, updates: int, seconds: float) -> Prediction:
         if not seconds:
@@ -487,10 +499,12 @@ class SimulatedEngine:
                 flows.setdefault(stream, Flow()).merge(flow)
             if replica.tracer is not None:
                 replica.tracer.close()
+        gradients = self._applied[1] / self._applied[0] if plan.solo and self._applied[0] else 1.0
         for stream, flow in flows.items():
             true, simulated = self._copies.get(stream, (1.0, 1.0))
             flow.messages, flow.dropped = (round(n * true / simulated) for n in (flow.messages, flow.dropped))
-        updates_made = updates * (self._applied[1] / self._applied[0] if self.plan.solo and self._applied[0] else 1.0)
+            flow.bytes = round(flow.bytes * (gradients if stream == "params" else 1.0))
+        updates_made = updates * gradients
         steps = float(full.envs_per_update) * self.algorithm.schedule.steps
         return Prediction(
             updates_made * steps / seconds,

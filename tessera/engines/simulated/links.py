@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from tessera.channels.rpc.outbox import INLINE_BYTES
 from tessera.engines.simulated.costs import LinkCosts
 from tessera.engines.simulated.network import NetworkCard, transmit
 from tessera.engines.simulated.tokens import there
-from tessera.engines.simulated.virtual_time import VirtualTime
+from tessera.engines.simulated.virtual_time import Event, VirtualTime
 
 Charge = Callable[[int, float], float]
 """Gives a replica, by its place, seconds of work to do; how much it has to do in all."""
@@ -40,6 +41,8 @@ class LinkEnd:
     """Messages of one writer that one of these stands for, summed over readers."""
     copies_received: float = 1.0
     """Messages to one reader that one of these stands for."""
+    remote: float = 1.0
+    """Share of them that go to other nodes."""
     sent: int = 0
     """Messages that have arrived."""
     on_the_way: bool = False
@@ -78,16 +81,16 @@ class LinkEnd:
         """Nobody dies in virtual time."""
         return False
 
-    def seconds_on_the_way(self, begun: float, nbytes: int) -> float:
-        """How long after `begun` a message that is sent then arrives."""
-        overhead = self.costs.transit_seconds(nbytes)
+    def deliver(self, time: VirtualTime, ready: float, nbytes: int, times: float, then: Event) -> None:
+        """Have a message that is ready at a time arrive, and then call; it stands for so many in a row."""
+        ready += self.costs.transit_seconds(nbytes)
         if self.cards is None:
-            return overhead
+            return time.after(ready - time.now, then)
         readers = len(self.places)
         # what is large is fetched once by each node, whatever the number of its readers
-        sent = self.copies_sent * nbytes / (readers if nbytes >= INLINE_BYTES else 1)
-        received = self.copies_received * nbytes * (1 if nbytes >= INLINE_BYTES else readers)
-        return transmit(begun, *self.cards, sent, received) - begun + overhead
+        sent = times * self.remote * self.copies_sent * nbytes / (readers if nbytes >= INLINE_BYTES else 1)
+        received = times * self.remote * self.copies_received * nbytes * (1 if nbytes >= INLINE_BYTES else readers)
+        return transmit(time, *self.cards, sent, received, ready, then)
 
     @property
     def latency(self) -> float:
@@ -102,12 +105,14 @@ class SimulatedLink:
         self,
         spec: LinkSpec,
         nbytes: int,
+        stands_for: float,
         ends: dict[int, LinkEnd],
         time: VirtualTime,
         wake: Callable[[int], None],
         charge: Charge,
     ) -> None:
-        """`ends` are by node, and `wake` makes a replica look again, by its place."""
+        """`stands_for` is of the writer, `ends` are by node, and `wake` makes a replica look again, by its place."""
+        self._stands_for = stands_for
         self.nbytes, self.ends, self.register, self.capacity = nbytes, ends, spec.register, spec.capacity
         self.messages: dict[int, Message] = {}
         self.taken = [0] * len(spec.readers)
@@ -137,24 +142,24 @@ class SimulatedLink:
         else:
             self.messages[number], self._left[number] = message, len(self.taken)
         due = [end for end in self.ends.values() if not (self.register and end.on_the_way and end.cards)]
-        work = self._pay(due)
-        for end in due:
-            self._send(end, number, message, work)
+        self._send(due, number, message)
 
-    def _pay(self, ends: list[LinkEnd]) -> float:
+    def _send(self, ends: list[LinkEnd], number: int, message: Message) -> None:
+        """Send to some of the ends; the newest params may stand for all that were published since the last."""
+        times = max(1.0, message.value.stands_for / self._stands_for) if self.register else 1.0
+        ready = self._time.now + self._pay(ends, times)
+        for end in ends:
+            end.on_the_way = True
+            end.deliver(self._time, ready, self.nbytes, times, partial(self._arrive, end, number, message))
+
+    def _pay(self, ends: list[LinkEnd], times: float) -> float:
         """Have the writer work on a message: within a node once, else for each reader; what it owes in all."""
         work = 0.0
         for costs in {end.costs for end in ends}:
             copies = sum(end.copies_sent for end in ends if end.costs == costs) if len(self.ends) > 1 else 1.0
             stored = 1.0 if self.nbytes >= INLINE_BYTES else copies
             work += copies * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
-        return self._charge(self._spec.writer, work)
-
-    def _send(self, end: LinkEnd, number: int, message: Message, work: float) -> None:
-        end.on_the_way = True
-        begun = self._time.now + work
-        seconds = end.seconds_on_the_way(begun, self.nbytes)
-        self._time.after(work + seconds, lambda: self._arrive(end, number, message))
+        return self._charge(self._spec.writer, times * work)
 
     def _arrive(self, end: LinkEnd, number: int, message: Message) -> None:
         end.on_the_way = False
@@ -166,7 +171,7 @@ class SimulatedLink:
                     self._charge(place, end.costs.cpu_seconds(self.nbytes))
                 if number + 1 < self._submitted:  # newer ones were published meanwhile: the newest is next
                     newest = self._submitted - 1
-                    self._send(end, newest, self.messages[newest], self._pay([end]))
+                    self._send([end], newest, self.messages[newest])
         for place in end.places:
             self._wake(place)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tessera.engines.simulated.virtual_time import Event, VirtualTime
+
 
 class NetworkCard:
     """The card of one node: what is sent through it goes out in order, and so comes in what is received."""
@@ -20,19 +22,33 @@ class NetworkCard:
         """Count from here on."""
         self.sent_bytes = self.received_bytes = 0.0
 
+    def send(self, ready: float, nbytes: float) -> float:
+        """Send what is ready at a time, after all that came before; when the last byte has left."""
+        self._sending_until = max(ready, self._sending_until) + nbytes / self.bandwidth
+        self.sent_bytes += nbytes
+        return self._sending_until
 
-def transmit(now: float, sender: NetworkCard, receiver: NetworkCard, sent: float, received: float) -> float:
-    """When a message that leaves a card now, or when that is free, has come in at another one.
+    def receive(self, now: float, nbytes: float) -> float:
+        """Receive what begins to arrive now, after all that came before; when the last byte is there."""
+        self._receiving_until = max(now, self._receiving_until) + nbytes / self.bandwidth
+        self.received_bytes += nbytes
+        return self._receiving_until
 
-    It comes in while it is still going out, so the slower of two free cards decides. The bytes may differ at the two
+
+def transmit(
+    time: VirtualTime, sender: NetworkCard, receiver: NetworkCard, sent: float, received: float, ready: float,
+    then: Event,
+) -> None:  # fmt: skip
+    """Have a message that is ready at a time go through two cards, and then call.
+
+    It comes in while it is still going out, so the slower of two free cards decides. Its bytes may differ at the two
     ends, where a message stands for those of many nodes that are alike.
     """
-    begun = max(now, sender._sending_until)
-    sender._sending_until = begun + sent / sender.bandwidth
+    left = sender.send(ready, sent)
     latency = max(sender.latency, receiver.latency)
-    coming = max(begun + latency, receiver._receiving_until)
-    arrived = max(coming + received / receiver.bandwidth, sender._sending_until + latency)
-    receiver._receiving_until = arrived
-    sender.sent_bytes += sent
-    receiver.received_bytes += received
-    return arrived
+
+    def come_in() -> None:
+        there = receiver.receive(time.now, received)
+        time.after(max(there, left + latency) - time.now, then)
+
+    time.after(left - sent / sender.bandwidth + latency - time.now, come_in)
