@@ -167,9 +167,14 @@ class Costs:
 
 def op_name(op: Op) -> str:
     """The name of an Op in a table of costs: what it makes of what, as in `act observed -> actions`."""
-    read = "+".join(slot for slot in op.reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
-    made = next((slot for slot in op.writes if slot not in ("memory", "env_state")), op.writes[0])
-    return " ".join(filter(None, (op.operator, read, "->", made)))
+    return _op_name(op.operator, op.reads, op.writes)
+
+
+@lru_cache(maxsize=4096)
+def _op_name(operator: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> str:
+    read = "+".join(slot for slot in reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
+    made = next((slot for slot in writes if slot not in ("memory", "env_state")), writes[0])
+    return " ".join(filter(None, (operator, read, "->", made)))
 
 
 def node_name(node: Segment | Op) -> str:

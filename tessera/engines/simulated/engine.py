@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -145,6 +146,9 @@ class SimulatedEngine:
             for i, f in enumerate(full.fragments)
         }
         _check_names(costs, training)
+        self._effects: dict[int, tuple[set[str], set[str], tuple[int, int]]] = {}
+        self._solo = plan.home("apply") if plan.solo else None
+        """The fragment that applies gradients one by one."""
         self._applied = [0, 0]
         """Gradients that were applied one by one, and how many they stand for."""
         self.replicas = [self._replica(*place) for place in enumerate(plan.places)]
@@ -213,7 +217,7 @@ class SimulatedEngine:
             )
             nbytes = message_bytes(message_shape(self.plan, shapes, channel.slot, carried, self._shards, agents))
         self._sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
-        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, self._wake, self._charge)
+        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, partial(self._wake, k), self._charge)
 
     def _make_groups(self, specs: dict[LinkName, LinkSpec]) -> None:
         """Find peers on several nodes that all wait for all: what they exchange goes round in a ring."""
@@ -229,8 +233,9 @@ class SimulatedEngine:
             ring = Ring(sum(stands_for[place] for place in places), cards, is_all_gather(channel))
             nbytes = max(self.links[k, lane].nbytes for j, lane in specs if j == k)
             self._groups[k] = CollectiveGroup(
-                self.routes[k], places, nbytes, ring, self.costs.remote_links, self.time, self._wake, self._charge
-            )
+                self.routes[k], places, nbytes, ring, self.costs.remote_links, self.time, partial(self._wake, k),
+                self._charge,
+            )  # fmt: skip
 
     def _replica(self, place: int, where: tuple[int, int, str]) -> SimulatedReplica:
         i, r, title = where
@@ -293,9 +298,10 @@ class SimulatedEngine:
                 waiting = ", ".join(r.title for r in self.replicas if r.waits)
                 raise TesseraError(f"every fragment waits for another: {waiting}; this colouring deadlocks")
 
-    def _wake(self, place: int) -> None:
+    def _wake(self, channel: int, place: int) -> None:
+        """Have a replica look again if it waits for an exchange on a channel."""
         replica = self.replicas[place]
-        if replica.waits is not None:
+        if isinstance(replica.waits, Send | Recv) and replica.waits.channel == channel:
             self._count_waiting(replica)
             replica.waits = None
             self._advance(replica)
@@ -369,11 +375,12 @@ class SimulatedEngine:
         if calls is not None and replica.members is not None:
             return replica.members.draw(calls, count if is_counted(node) else 1)
         work = self.costs.draw(node, replica.envs, count, replica.threads, self._random)
-        return work.times(self._gradients_of(replica, (node,)))
+        gradients = self._gradients_of(replica, node)
+        return work if gradients == 1 else work.times(gradients)
 
-    def _gradients_of(self, replica: SimulatedReplica, nodes: tuple[Node, ...]) -> int:
-        """How many gradients the one stands for that nodes apply by itself."""
-        if not self.plan.solo or replica.fragment != self.plan.home("apply") or "gradients" not in effects(nodes)[0]:
+    def _gradients_of(self, replica: SimulatedReplica, node: Segment | Op) -> int:
+        """How many gradients the one stands for that a node applies by itself."""
+        if replica.fragment != self._solo or "gradients" not in self._known_effects(node)[0]:
             return 1
         token = replica.slots.get("gradients")
         return token.stands_for if isinstance(token, Token) else 1
@@ -382,7 +389,7 @@ class SimulatedEngine:
         """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
         work = self._draw(replica, segment)
         replica.debt += self.costs.per_node
-        read = {token.job for s in effects(segment.nodes)[0] if isinstance(token := replica.slots.get(s), Token)}
+        read = {token.job for s in self._known_effects(segment)[0] if isinstance(token := replica.slots.get(s), Token)}
         replica.jobs += 1
         job, needed = replica.jobs, [k for k in read if k in replica.unfinished]
         replica.unfinished[job] = []
@@ -402,6 +409,13 @@ class SimulatedEngine:
         if not needed:
             ready()
         return not segment.fetched
+
+    def _known_effects(self, node: Segment | Op) -> tuple[set[str], set[str], tuple[int, int]]:
+        """What a segment or an Op reads and writes, and how many gradients it applies (`_applies`)."""
+        if id(node) not in self._effects:
+            nodes = node.nodes if isinstance(node, Segment) else (node,)
+            self._effects[id(node)] = (*effects(nodes), _applies(nodes))
+        return self._effects[id(node)]
 
     def _finish(self, replica: SimulatedReplica, job: int) -> None:
         for waiting in replica.unfinished.pop(job):
@@ -457,12 +471,11 @@ class SimulatedEngine:
 
     def _write(self, replica: SimulatedReplica, work: Segment | Op, job: int) -> None:
         """Put tokens into the slots that a segment or an Op writes."""
-        nodes = work.nodes if isinstance(work, Segment) else (work,)
         slots, count = replica.slots, int(replica.slots["count"])
-        reads, writes = effects(nodes)
+        reads, writes, applies_each = self._known_effects(work)
         version = max((slots[s].version for s in reads if isinstance(slots.get(s), Token)), default=0)
-        applied = _applies(nodes, count)
-        gradients = self._gradients_of(replica, nodes) if applied else 1
+        applied = applies_each[0] + applies_each[1] * count
+        gradients = self._gradients_of(replica, work) if applied else 1
         version += applied * gradients
         if applied:
             replica.gradients = gradients
@@ -597,12 +610,14 @@ def _with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(out)
 
 
-def _applies(nodes: tuple[Node, ...], count: int) -> int:
-    """Gradients that nodes apply."""
-    total = 0
+def _applies(nodes: tuple[Node, ...]) -> tuple[int, int]:
+    """Gradients that nodes apply: so many, and so many more for each turn of a loop without a number of its own."""
+    once, each_turn = 0, 0
     for node in nodes:
         if isinstance(node, Repeat):
-            total += (count if node.count is None else node.count) * _applies(node.body, count)
+            inner = _applies(node.body)
+            once += (node.count or 0) * inner[0]
+            each_turn += inner[0] if node.count is None else node.count * inner[1]
         elif isinstance(node, Op):
-            total += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
-    return total
+            once += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
+    return once, each_turn
