@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tessera.engines.base import NoCapacity
 from tessera.engines.ray_backend.capacity import Resources, describe_needs, describe_resources, resources_of
-from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 
 
@@ -94,22 +93,3 @@ def _refuse(plan: Plan, cluster: Cluster, place: int) -> None:
         "fewer replicas, or add nodes",
         plan.places[place][0],
     )
-
-
-def check_memory(plan: Plan, cluster: Cluster, node_of: list[int], bytes_of_fragment: list[int]) -> None:
-    """Refuse a plan whose replicas do not fit into their nodes; `bytes_of_fragment` is for a replica of each."""
-    nodes = cluster.nodes
-    asked: dict[int, int] = {}
-    held: dict[int, dict[str, int]] = {}
-    for (i, _, _), node in zip(plan.places, node_of, strict=True):
-        asked[node] = asked.get(node, 0) + bytes_of_fragment[i]
-        titles = held.setdefault(node, {})
-        titles[plan.fragments[i].title] = titles.get(plan.fragments[i].title, 0) + 1
-    for node, needed in asked.items():
-        kind = nodes[node]
-        if kind.memory and needed > kind.memory:
-            replicas = ", ".join(f"{count} × {title}" for title, count in held[node].items())
-            raise TesseraError(
-                f"a node of kind {kind.name!r} has too little memory for {replicas}: asked {needed / 1e9:,.1f} GB, "
-                f"available {kind.memory / 1e9:,.1f} GB: use fewer replicas a node, fewer environments, or more memory"
-            )

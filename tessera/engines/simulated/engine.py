@@ -33,7 +33,7 @@ from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveGroup, CollectiveTokens, Ring, SharedTokens
 from tessera.engines.simulated.links import LinkEnd, SimulatedLink, message_bytes
 from tessera.engines.simulated.members import LockStepMembers
-from tessera.engines.simulated.memory import process_bytes
+from tessera.engines.simulated.memory import process_bytes, refuse_too_little_memory
 from tessera.engines.simulated.prediction import CountedFlow, NodeUse, Prediction
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
@@ -141,10 +141,11 @@ class SimulatedEngine:
             _with_costs(merge_segments(project(training.updates(), plan, i))) for i in range(len(plan.fragments))
         ]
         full = self.deployment.full
-        self._memory = {
+        self.memory = {
             f.title: process_bytes(full, i, self.programs[i], shapes, costs.process_memory)
             for i, f in enumerate(full.fragments)
         }
+        refuse_too_little_memory(self.deployment, self.memory)
         _check_names(costs, training)
         self._effects: dict[int, tuple[set[str], set[str], tuple[int, int]]] = {}
         self._solo = plan.home("apply") if plan.solo else None
@@ -516,6 +517,7 @@ class SimulatedEngine:
         for stream, flow in flows.items():
             true, simulated = self._copies.get(stream, (1.0, 1.0))
             flow.messages, flow.dropped = (round(n * true / simulated) for n in (flow.messages, flow.dropped))
+            flow.fill *= true / simulated
             flow.bytes = round(flow.bytes * (gradients if stream == "params" else 1.0))
         updates_made = updates * gradients
         steps = float(full.envs_per_update) * self.algorithm.schedule.steps
@@ -528,7 +530,7 @@ class SimulatedEngine:
             {title: dict(sorted(slots.items(), key=lambda slot: -slot[1])) for title, slots in waited.items()},
             {stream: dict(sorted(counts.items())) for stream, counts in ages.items()},
             self._use_of_nodes(seconds),
-            self._memory,
+            self.memory,
             sum(f.replicas for f in fragments),
             len(self.replicas),
         )
@@ -541,7 +543,7 @@ class SimulatedEngine:
         found: dict[tuple[str, str], list[tuple[float, NodeUse]]] = {}
         for node, titles, alike in zip(self.nodes, held, self.deployment.nodes_alike, strict=True):
             holds = ", ".join(f"{count} × {title}" for title, count in titles.items())
-            use = node.use(holds, alike, seconds)
+            use = node.use(holds, alike, seconds, sum(count * self.memory[title] for title, count in titles.items()))
             found.setdefault((use.kind, holds), []).append((alike, use))
         return tuple(_together(uses) for uses in found.values()) if len(self.nodes) > 1 else ()
 
@@ -554,7 +556,9 @@ def _together(uses: list[tuple[float, NodeUse]]) -> NodeUse:
         return sum(alike * float(getattr(use, name)) for alike, use in uses) / total
 
     first = uses[0][1]
-    return NodeUse(first.kind, first.holds, total, *map(mean, ("cores", "sent", "received", "card")))
+    return NodeUse(
+        first.kind, first.holds, total, *map(mean, ("cores", "sent", "received", "card", "memory", "available"))
+    )
 
 
 def _count_ages(port: ReplicaPort) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tessera.channels.link import Flow
+from tessera.channels.port import HEADER
 from tessera.channels.routes import Route
 from tessera.engines.simulated.costs import LinkCosts
 from tessera.engines.simulated.links import Charge
@@ -107,7 +108,7 @@ class CollectiveTokens:
         """Take part."""
         self._group.join(self._place, value)
         self.flow.messages += 1
-        self.flow.bytes += value.nbytes
+        self.flow.bytes += HEADER + value.nbytes
         return True
 
     def receive(self) -> tuple[bool, Token]:

@@ -24,6 +24,10 @@ class NodeUse:
     received: float
     card: float
     """Share of the time in which its network card is busy, in the busier direction."""
+    memory: float = 0.0
+    """Bytes that its replicas hold at most."""
+    available: float = 0.0
+    """Bytes that it has; 0: not known."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ class SimulatedNode:
         self.cores.forget_use()
         self.card.forget_bytes()
 
-    def use(self, holds: str, alike: float, seconds: float) -> NodeUse:
+    def use(self, holds: str, alike: float, seconds: float, memory: float) -> NodeUse:
         """What it did in so many seconds."""
         sent, received = self.card.sent_bytes / seconds, self.card.received_bytes / seconds
         share = min(1.0, max(sent, received) / self.kind.bandwidth)
         cores = self.cores.used / (seconds * self.kind.cores)
-        return NodeUse(self.kind.name, holds, alike, cores, sent, received, share)
+        return NodeUse(self.kind.name, holds, alike, cores, sent, received, share, memory, self.kind.memory)
