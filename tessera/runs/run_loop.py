@@ -21,7 +21,7 @@ from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
-from tessera.engines.replica.trace import clear_traces, merge_traces
+from tessera.engines.replica.trace import clear_traces
 from tessera.envs.base import Environment, is_device
 from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
@@ -47,15 +47,17 @@ from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.pace import Pace
-from tessera.runs.plan_history import PlanChange, change_to, write_changes
+from tessera.runs.plan_history import PlanChange, change_to
+from tessera.runs.plan_moves import better_plan, note_change, replace_engine
 from tessera.runs.prediction_watch import PredictionWatch
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
-from tessera.runs.requests import Advance, Begin, LoneRun, Move, Requests, answer_all
+from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
 from tessera.runs.saved_run import statistics_hint
 from tessera.runs.signals import StopSignals
+from tessera.runs.timeline import write_timeline
 from tessera.support.files import write_json
 
 MAX_ROWS = 20_000
@@ -147,7 +149,7 @@ class Run:
             self.display.end()
             alone.close()
             self.close()
-            unwritten = self._merge_traces()
+            unwritten = write_timeline(self.options.trace)
         if unwritten:
             raise RunFailed(unwritten)
         return result
@@ -178,16 +180,6 @@ class Run:
             note=self.display.note, trace=trace, trust_network=options.trust_network,
             logs="" if self.folder is None else str(self.folder / "logs"),
         )  # fmt: skip
-
-    def _merge_traces(self) -> str:
-        """Write the timeline; why that was not possible."""
-        trace = self.options.trace
-        try:
-            if trace is not None:
-                merge_traces(trace)
-        except OSError as error:
-            return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
-        return ""
 
     def _to_the_end(self) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; a callback that fails ends the run with a checkpoint."""
@@ -397,30 +389,14 @@ class Run:
     def _move_to_better_plan(self) -> Requests[None]:
         """Go on from the checkpoint that was just written under a better plan, if the planner has one."""
         found = self._latest()
-        if found != self.meter.updates or found == self.updates or self.signals:
+        if found is None or found != self.meter.updates or found == self.updates or self.signals:
             return
-        try:
-            plan = self.watch.better_plan()
-            change = None if plan is None else change_to(plan, found)
-        except TesseraError as refused:
-            self.display.note(f"the plan stays as it is: {refused}")
+        plan = better_plan(self.watch, self.display.note)
+        if plan is None:
             return
-        if plan is not None and change is not None:
-            yield from self._move(plan, found)
-            if self.plan is plan:
-                self._note_change(change)
-
-    def _move(self, plan: Plan, found: int) -> Requests[None]:
-        """Replace the engine by that of another plan, or by the same again if that plan cannot start."""
         self.restarts_before += self.engine.restarts
-        before, self.plan = self.plan, plan
         try:
-            try:
-                self.engine = yield Move(plan)
-            except TesseraError as error:
-                self.display.note(f"the better plan cannot start ({error}): the run goes on under the one before")
-                self.plan = before
-                self.engine = yield Move(before)
+            self.plan, self.engine = yield from replace_engine(plan, self.plan, self.display.note)
         except (KeyboardInterrupt, SystemExit):
             if self.signals:
                 self._stop_unsaved("")
@@ -428,14 +404,9 @@ class Run:
         yield from self._begin(found)
         self.pace.begin()
         self.watch.begin(self.plan)
-
-    def _note_change(self, change: PlanChange) -> None:
-        """Write down that the run has gone on under another plan, for readers and for a resume."""
-        self.changes = (*self.changes, change)
-        if self.folder is not None:
-            write_changes(self.folder, self.changes)
-            write_json(self.folder / "plan.json", self.plan.to_json())
-        self.display.note(f"update {change.update}: the run goes on under {self.plan.policy}, {change.why}")
+        if self.plan is plan:
+            self.changes = (*self.changes, change_to(plan, found))
+            note_change(self.folder, self.changes, plan, self.display.note)
 
     def _give_up(self, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
