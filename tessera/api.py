@@ -41,7 +41,7 @@ from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
-from tessera.runs.plan_history import newest_plan, read_changes
+from tessera.runs.plan_history import newest_plan, read_plans
 from tessera.runs.prediction_watch import check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
@@ -246,8 +246,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     if replan:
         check_replan(planner, folder, seeds)
     use_compilation_cache()
-    changes = read_changes(folder) if resume else ()
-    if (evaluate_every and seeds is None) or replan or changes:  # perhaps by another process
+    plans = read_plans(folder) if resume else ()
+    if (evaluate_every and seeds is None) or replan or plans:  # perhaps by another process
         share_accelerators()
     planned: dict[str, Any] = {"envs": envs, "groups": groups, "lag": lag, "precision": precision}
     planned |= {"engine": engine, "mesh": mesh}
@@ -271,10 +271,10 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
-    plan = newest_plan(plan, changes, len(jax.local_devices()))
+    plan = newest_plan(plan, plans, len(jax.local_devices()))
     run = Run(
         bound, environment, plan, config, folder, updates, target_return, display, options, evaluator,
-        planner=planner, changes=changes,
+        planner=planner, plans=plans,
     )  # fmt: skip
     state, summary = run.go(resume)
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)

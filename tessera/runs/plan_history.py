@@ -1,4 +1,4 @@
-"""plans.json: the changes of a run's plan, each with its update, its reason, and the policy to make the plan from."""
+"""plans.json: the plans of a run that has changed its plan, each with the policy that it is made from."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FILE = "plans.json"
 
 
 @dataclass(frozen=True)
-class PlanChange:
-    """A run went on under another plan."""
+class PastPlan:
+    """A plan that a run has been under."""
 
     update: int
-    """Updates made by then."""
+    """The update after which the run went on under it; 0: it began so."""
     why: str
     policy: Policy
     engine: str
@@ -32,47 +32,48 @@ class PlanChange:
         return {"update": self.update, "why": self.why, "engine": self.engine, "policy": asdict(self.policy)}
 
 
-def change_to(plan: Plan, update: int) -> PlanChange:
-    """The change of a run to a plan."""
+def past_plan(plan: Plan, update: int) -> PastPlan:
+    """What is kept of a plan that a run is under from an update on."""
     if plan.origin is None:
         raise TesseraError(
             f"a run cannot change to a plan of policy {plan.policy!r} that does not know its policy: make it with "
             "make_plan or prepare_plan"
         )
-    return PlanChange(update, plan.reason, plan.origin[0], plan.engine)
+    return PastPlan(update, plan.reason, plan.origin[0], plan.engine)
 
 
-def read_changes(folder: Path | None) -> tuple[PlanChange, ...]:
-    """All changes that a run folder tells of, in order."""
+def read_plans(folder: Path | None) -> tuple[PastPlan, ...]:
+    """All plans of a run that has changed its plan, in order; none if it never did."""
     if folder is None or not (folder / FILE).exists():
         return ()
-    found = read_json(folder / FILE).get("changes")
+    found = read_json(folder / FILE).get("plans")
     if not isinstance(found, list):
-        raise TesseraError(f"{folder / FILE} is damaged: it has no list of changes; delete it to go on with the run")
-    return tuple(_change(entry, folder / FILE) for entry in found)
+        raise TesseraError(f"{folder / FILE} is damaged: it has no list of plans; delete it to begin with the first")
+    return tuple(_past_plan(entry, folder / FILE) for entry in found)
 
 
-def write_changes(folder: Path, changes: Sequence[PlanChange]) -> None:
-    """Write all changes, at once or not at all."""
-    write_json(folder / FILE, {"changes": [change.to_json() for change in changes]})
+def write_plans(folder: Path, plans: Sequence[PastPlan]) -> None:
+    """Write all plans, at once or not at all."""
+    write_json(folder / FILE, {"plans": [plan.to_json() for plan in plans]})
 
 
-def newest_plan(plan: Plan, changes: Sequence[PlanChange], available: int) -> Plan:
-    """The plan that a run goes on under, which began under `plan`; there are so many devices."""
-    if not changes:
+def newest_plan(plan: Plan, plans: Sequence[PastPlan], available: int) -> Plan:
+    """The plan that a run goes on under which began under `plan`; there are so many devices."""
+    if not plans:
         return plan
-    last = changes[-1]
+    last = plans[-1]
     found = planned_again(plan, last.policy, reason=last.why, engine=last.engine, available=available)
     refuse_change(plan, found)
     return found
 
 
-def _change(entry: Any, where: Path) -> PlanChange:
-    """A change from plain data, which is checked."""
+def _past_plan(entry: Any, where: Path) -> PastPlan:
+    """A plan from plain data, which is checked."""
     kinds = {"update": int, "why": str, "engine": str, "policy": dict}
     if not isinstance(entry, dict) or any(not isinstance(entry.get(name), kind) for name, kind in kinds.items()):
-        raise TesseraError(f"{where} is damaged: a change has {', '.join(kinds)}; delete it to go on with the run")
+        raise TesseraError(f"{where} is damaged: a plan has {', '.join(kinds)}; delete it to begin with the first")
     if entry["engine"] not in ENGINES:
-        raise TesseraError(f"{where} is damaged: there is no engine {entry['engine']!r}; delete it to go on")
-    policy = from_data(entry["policy"], str(where), "found")
-    return PlanChange(entry["update"], entry["why"], policy, entry["engine"])
+        raise TesseraError(
+            f"{where} is damaged: there is no engine {entry['engine']!r}; delete it to begin with the first"
+        )
+    return PastPlan(entry["update"], entry["why"], from_data(entry["policy"], str(where), "found"), entry["engine"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tessera.engines.base import Engine
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.runs.plan_history import PlanChange, change_to, write_changes
+from tessera.runs.plan_history import PastPlan, past_plan, write_plans
 from tessera.runs.prediction_watch import PredictionWatch
 from tessera.runs.requests import Move, Requests
 from tessera.support.files import write_json
@@ -21,7 +21,7 @@ def better_plan(watch: PredictionWatch, note: Note) -> Plan | None:
     try:
         plan = watch.better_plan()
         if plan is not None:
-            change_to(plan, 0)  # a plan that a resume could not make again is refused too
+            past_plan(plan, 0)  # a plan that a resume could not make again is refused too
         return plan
     except TesseraError as refused:
         note(f"the plan stays as it is: {refused}")
@@ -37,9 +37,9 @@ def replace_engine(plan: Plan, before: Plan, note: Note) -> Requests[tuple[Plan,
         return before, (yield Move(before))
 
 
-def note_change(folder: Path | None, changes: Sequence[PlanChange], plan: Plan, note: Note) -> None:
-    """Write down that a run has gone on under another plan, for readers and for a resume."""
+def write_change(folder: Path | None, plans: tuple[PastPlan, ...], plan: Plan, note: Note) -> None:
+    """Write down that a run has gone on under another plan, the last of `plans`: for readers and for a resume."""
     if folder is not None:
-        write_changes(folder, changes)
+        write_plans(folder, plans)
         write_json(folder / "plan.json", plan.to_json())
-    note(f"update {changes[-1].update}: the run goes on under {plan.policy}: {plan.reason}")
+    note(f"update {plans[-1].update}: the run goes on under {plan.policy}: {plan.reason}")

@@ -47,8 +47,8 @@ from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.pace import Pace
-from tessera.runs.plan_history import PlanChange, change_to
-from tessera.runs.plan_moves import better_plan, note_change, replace_engine
+from tessera.runs.plan_history import PastPlan, past_plan
+from tessera.runs.plan_moves import better_plan, replace_engine, write_change
 from tessera.runs.prediction_watch import PredictionWatch
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
@@ -89,8 +89,8 @@ class Run:
     pace: Pace = field(init=False)
     watch: PredictionWatch = field(init=False)
     planner: Planner | None = None
-    changes: tuple[PlanChange, ...] = ()
-    """Changes of the plan so far, this one's before a resume included."""
+    plans: tuple[PastPlan, ...] = ()
+    """All plans so far, in order, once the run has changed its plan."""
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
@@ -394,9 +394,10 @@ class Run:
         plan = better_plan(self.watch, self.display.note)
         if plan is None:
             return
+        before = self.plan
         self.restarts_before += self.engine.restarts
         try:
-            self.plan, self.engine = yield from replace_engine(plan, self.plan, self.display.note)
+            self.plan, self.engine = yield from replace_engine(plan, before, self.display.note)
         except (KeyboardInterrupt, SystemExit):
             if self.signals:
                 self._stop_unsaved("")
@@ -405,8 +406,8 @@ class Run:
         self.pace.begin()
         self.watch.begin(self.plan)
         if self.plan is plan:
-            self.changes = (*self.changes, change_to(plan, found))
-            note_change(self.folder, self.changes, plan, self.display.note)
+            self.plans = (*(self.plans or (past_plan(before, 0),)), past_plan(plan, found))
+            write_change(self.folder, self.plans, plan, self.display.note)
 
     def _give_up(self, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""

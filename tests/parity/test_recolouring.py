@@ -1,4 +1,4 @@
-"""A checkpoint of one colouring goes on under another to the same params: nothing that is learned depends on the cut."""
+"""A checkpoint of one colouring goes on under another to the same params: what is learned does not depend on cuts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def go_on(before: SerialEngine, after: SerialEngine) -> SerialEngine:
 @pytest.mark.parametrize(
     ("name", "lag", "texts"),
     [
-        ("ppo", 2, (ONE, "single_learner_coarse:actors=2", ONE)),
+        pytest.param("ppo", 2, (ONE, "single_learner_coarse:actors=2", ONE), marks=pytest.mark.slow),
         ("dqn", 1, (APART, ONE, SHARDS)),
         pytest.param("ppo", 0, (ONE, SHARDS, "crossed", APART, ONE), marks=pytest.mark.slow),
         pytest.param("ppo_lstm", 1, (SHARDS, "unnamed", "multi_learner:learners=3", APART), marks=pytest.mark.slow),

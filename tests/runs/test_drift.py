@@ -32,6 +32,11 @@ def plan_of(policy: str) -> Plan:
     return prepare_plan(ALGORITHM, "gymnax:CartPole-v1", policy, envs=8, groups=4)[2]
 
 
+@pytest.fixture(autouse=True)
+def unknown_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "core_times", lambda: None)
+
+
 @pytest.fixture(scope="module")
 def two() -> Plan:
     return plan_of("single_learner_coarse:actors=2")
@@ -96,10 +101,8 @@ def test_the_cores_are_looked_at_only_where_a_block_is_off(one, monkeypatch):
 
 def test_what_was_measured_is_by_fragment_where_each_has_processes_of_its_own(one, two):
     block = Block(steps=3000, updates=30, seconds=3.0, waits=Counter({"env+act": 3.0}), streams=Counter(params=3.0))
-    measured = block.measured(two, None)
-    assert measured.busy == {"env+act": pytest.approx(0.5), "store+grad+apply": 1.0}, (
-        "two replicas, 6 s, 3 of them waiting"
-    )
+    measured = block.measured(two, None)  # two actors have 6 s, and wait for 3 of them
+    assert measured.busy == {"env+act": pytest.approx(0.5), "store+grad+apply": 1.0}
     assert measured.waits == {"params": pytest.approx(1.0)}
     assert (measured.steps_per_second, measured.updates_per_second) == (1000.0, 10.0)
     assert block.measured(one, None).busy == {}
@@ -120,8 +123,8 @@ def test_a_drift_is_said_with_the_work_that_takes_longer():
     )
     assert work_ratios(predicted, measured) == {"env+act": pytest.approx(3.0), "store+grad+apply": pytest.approx(1.0)}
     assert drift_sentence(-0.5, predicted, measured, 3.2 * 86_400) == (
-        "steps/s 50% below the prediction (1,000 instead of 2,000, by a profile of 3 days ago): env+act works 3.0 × as "
-        f"long for an update as predicted; other processes use 1.3 of {cores()} cores"
+        "steps/s 50% below the prediction (1,000 instead of 2,000, by a profile of 3 days ago): env+act works 3.0 × "
+        f"as long for an update as predicted; other processes use 1.3 of {cores()} cores"
     )
 
 
