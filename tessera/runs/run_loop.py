@@ -16,13 +16,11 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State, View
 from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
-from tessera.engines.factory import make_engine
-from tessera.engines.ray_backend import cluster
 from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces
-from tessera.envs.base import Environment, is_device
+from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
@@ -42,20 +40,21 @@ from tessera.runs.callbacks import (
     UpdateEvent,
 )
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress, rounding_hint, virtual_devices_hint
+from tessera.runs.display import Display, Progress
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
+from tessera.runs.opening_lines import hints_for, lost_hint, title_of
 from tessera.runs.pace import Pace
 from tessera.runs.plan_history import PastPlan, past_plan
 from tessera.runs.plan_moves import better_plan, replace_engine, write_change
 from tessera.runs.prediction_watch import PredictionWatch
 from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
 from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
+from tessera.runs.run_engine import engine_for
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
-from tessera.runs.saved_run import statistics_hint
 from tessera.runs.signals import StopSignals
 from tessera.runs.timeline import write_timeline
 from tessera.support.files import write_json
@@ -122,17 +121,10 @@ class Run:
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
-        if found is not None and self.env.keeps and not is_device(self.env):  # checkpoints hold the state of others
-            self.display.note(f"host environments start anew, and with them {self.env.keeps}")
-        name, seed = directory.run_name(self.config), self.config["seed"]
-        self.display.begin(
-            f"{name} on {self.plan.env}, {self.plan.envs} environments, seed {seed}; "
-            f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
-        )
-        rounding = rounding_hint(self.algorithm.schedule, self.plan, self.config["steps"], self.updates)
-        for hint in filter(
-            None, (rounding, statistics_hint(self.algorithm, self.env), virtual_devices_hint(self.plan))
-        ):
+        if found is not None and (lost := lost_hint(self.env)):
+            self.display.note(lost)
+        self.display.begin(title_of(self.config, self.plan))
+        for hint in hints_for(self.algorithm, self.env, self.plan, self.config["steps"], self.updates):
             self.display.note(hint)
         if self.options.trace is not None:
             clear_traces(self.options.trace)
@@ -172,14 +164,10 @@ class Run:
                 resource.close()
 
     def _make_engine(self, plan: Plan) -> Engine:
-        options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
-        address = cluster.prepare(options.address) if plan.engine == "ray" else None
-        return make_engine(
-            plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
-            timeout=options.timeout, start_timeout=options.start_timeout, restarts=options.restarts,
-            note=self.display.note, trace=trace, trust_network=options.trust_network,
-            logs="" if self.folder is None else str(self.folder / "logs"),
-        )  # fmt: skip
+        where = "" if self.folder is None else str(self.folder / "logs")
+        return engine_for(
+            plan, self.algorithm, self.env, self.config["seed"], self.updates, self.options, self.display.note, where
+        )
 
     def _to_the_end(self) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; a callback that fails ends the run with a checkpoint."""
@@ -403,6 +391,8 @@ class Run:
                 self._stop_unsaved("")
             raise
         yield from self._begin(found)
+        if lost := lost_hint(self.env):
+            self.display.note(lost)
         self.pace.begin()
         self.watch.begin(self.plan)
         if self.plan is plan:
@@ -431,14 +421,8 @@ class Run:
         self.rows.append(row)
         if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
             del self.rows[::2]
-        if self.writer:
-            complained = self.writer.failure is not None
-            self.writer.write(row)
-            if self.writer.failure is not None and not complained:
-                self.display.note(
-                    f"metrics cannot be written to {self.folder} ({self.writer.failure.strerror}): training goes on, "
-                    "and they are kept until they can"
-                )
+        if self.writer and (complaint := self.writer.write(row)):
+            self.display.note(complaint)
         self._note_processes()
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
