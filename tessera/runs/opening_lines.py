@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
@@ -24,7 +25,7 @@ def hints_for(algorithm: Algorithm, env: Environment, plan: Plan, steps: int, up
     return [hint for hint in (rounding, statistics_hint(algorithm, env), virtual_devices_hint(plan)) if hint]
 
 
-def lost_hint(env: Environment) -> str:
-    """What host environments forget where a run goes on from a checkpoint; empty if that is nothing."""
-    lost = env.keeps and not is_device(env)  # checkpoints hold the state of others
-    return f"host environments start anew, and with them {env.keeps}" if lost else ""
+def note_lost(env: Environment, note: Callable[[str], None]) -> None:
+    """Note what host environments forget where a run goes on from a checkpoint, if they do."""
+    if env.keeps and not is_device(env):  # checkpoints hold the state of others
+        note(f"host environments start anew, and with them {env.keeps}")

@@ -16,12 +16,10 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State, View
 from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
-from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
-from tessera.engines.replica.snapshots import fitted, with_horizon
 from tessera.engines.replica.trace import clear_traces
 from tessera.envs.base import Environment
-from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
+from tessera.errors import EnvironmentFailed, RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
@@ -44,13 +42,14 @@ from tessera.runs.display import Display, Progress
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
-from tessera.runs.opening_lines import hints_for, lost_hint, title_of
+from tessera.runs.opening_lines import hints_for, note_lost, title_of
 from tessera.runs.pace import Pace
 from tessera.runs.plan_history import PastPlan, past_plan
 from tessera.runs.plan_moves import better_plan, replace_engine, write_change
 from tessera.runs.prediction_watch import PredictionWatch
-from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.replay_resizing import PARTS, tell_size
 from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
+from tessera.runs.restoring import load_for
 from tessera.runs.run_engine import engine_for
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
@@ -121,8 +120,8 @@ class Run:
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
-        if found is not None and (lost := lost_hint(self.env)):
-            self.display.note(lost)
+        if found is not None:
+            note_lost(self.env, self.display.note)
         self.display.begin(title_of(self.config, self.plan))
         for hint in hints_for(self.algorithm, self.env, self.plan, self.config["steps"], self.updates):
             self.display.note(hint)
@@ -247,13 +246,7 @@ class Run:
 
     def _load(self, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.checkpoints is not None
-        arrays, meta = self.checkpoints.load(found)
-        if meta["algorithm"] != self.algorithm.name:
-            raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
-        like = self.engine.template()
-        arrays = fitted(arrays, like, self.plan, self.display.note)
-        snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
-        return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
+        return load_for(self.engine, self.checkpoints, found, self.algorithm, self.updates, self.display.note)
 
     def _open_folder(self, found: int | None) -> None:
         """Make the run folder, now that the first update has shown that the run works."""
@@ -366,6 +359,7 @@ class Run:
         if self.engine.plan is not self.plan:
             self.updates = same_steps(self.updates, self.plan, self.engine.plan, found or 0)
             self.plan = self.engine.plan
+            self.watch.begin(self.plan)
             if self.writer is not None and self.folder is not None:
                 write_json(self.folder / "plan.json", self.plan.to_json())
 
@@ -391,8 +385,7 @@ class Run:
                 self._stop_unsaved("")
             raise
         yield from self._begin(found)
-        if lost := lost_hint(self.env):
-            self.display.note(lost)
+        note_lost(self.env, self.display.note)
         self.pace.begin()
         self.watch.begin(self.plan)
         if self.plan is plan:
@@ -423,7 +416,7 @@ class Run:
             del self.rows[::2]
         if self.writer and (complaint := self.writer.write(row)):
             self.display.note(complaint)
-        self._note_processes()
+        self.processes = directory.note_processes(self.folder, self.processes, self.engine.processes())
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
@@ -431,14 +424,6 @@ class Run:
             row.get("eval/return_mean", math.nan), self.watch.steps_per_second,
         )  # fmt: skip
         self.display.show(progress, self.engine.status(), self.meter.streams)
-
-    def _note_processes(self) -> None:
-        """Keep processes.json up to date: which process is which replica."""
-        found = self.engine.processes()
-        if self.folder is not None and found != self.processes:
-            with suppress(OSError):  # nothing depends on it
-                write_json(self.folder / "processes.json", found)
-        self.processes = found
 
     def _try_to_save(self) -> tuple[float, float]:
         """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
