@@ -42,7 +42,7 @@ from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
 from tessera.runs.plan_history import newest_plan, read_plans
-from tessera.runs.prediction_watch import check_replan
+from tessera.runs.prediction_watch import check_planner, check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
@@ -210,7 +210,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this run.
         trust_network: let CPU learners that all-reduce on a cluster listen where other machines can reach them.
         replan: move to a better plan, at a checkpoint, once the run has drifted from what was predicted of it.
-        planner: what predicts the run and finds better plans.
+        planner: what predicts the run and finds better plans; None: the saved profile of this machine, if there is one.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -244,7 +244,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     )
     options.check(steps, seeds)
     if replan:
-        check_replan(planner, folder, seeds)
+        check_replan(folder, seeds)
     use_compilation_cache()
     plans = read_plans(folder) if resume else ()
     if (evaluate_every and seeds is None) or replan or plans:  # perhaps by another process
@@ -272,12 +272,31 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
     plan = newest_plan(plan, plans, len(jax.local_devices()))
+    planner = _profile_planner(bound, environment, plan, display.note) if planner is None else planner
+    if replan:
+        check_planner(planner)
     run = Run(
         bound, environment, plan, config, folder, updates, target_return, display, options, evaluator,
         planner=planner, plans=plans,
     )  # fmt: skip
     state, summary = run.go(resume)
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
+
+
+def _profile_planner(algorithm: Algorithm, env: Environment, plan: Plan, note: Callable[[str], None]) -> Planner | None:
+    """A planner by the saved profile of what a plan runs; None if there is none that still holds."""
+    from tessera.profiling.profile import find_profile
+
+    try:
+        found = find_profile(algorithm, env, plan)
+    except TesseraError as damaged:
+        note(str(damaged))
+        return None
+    if found is None:
+        return None
+    from tessera.planning.profile_planner import ProfilePlanner  # only a run that has a profile pays for the simulator
+
+    return ProfilePlanner(algorithm, env, found.costs, found.machine, found.taken)
 
 
 def _world_of_seeds(env: Any, policy: str | Policy | None, precision: str, mesh: str | None) -> tuple[Any, Any]:

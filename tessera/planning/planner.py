@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.graph.plan import Plan
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.planning.planner import Measured
 from tessera.support.machine import cores
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.reports import Reports
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.graph.plan_changes import refuse_change
@@ -96,12 +97,16 @@ class PredictionWatch:
         return sum(f.lag_mean for f in flows if f), sum(f.lag_max for f in flows if f)
 
 
-def check_replan(planner: Planner | None, folder: Any, seeds: int | None) -> None:
+def check_replan(folder: Path | None, seeds: int | None) -> None:
     """Refuse `--replan` where a run could never move to another plan."""
     if folder is None:
         raise TesseraError("--replan moves at checkpoints, and without a run folder there are none: give --run-dir")
     if seeds is not None:
         raise TesseraError("--replan moves one run to a better plan: leave --seeds out")
+
+
+def check_planner(planner: Planner | None) -> None:
+    """Refuse `--replan` where nothing is predicted."""
     if planner is None:
         raise TesseraError(
             "--replan compares a run with its prediction, and no profile of this algorithm and environment is saved "

@@ -11,7 +11,7 @@ import pytest
 import tessera
 from tessera.channels.link import Flow
 from tessera.engines.replica.reports import Reports
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.graph.plan import Plan
 from tessera.planning.planner import Measured
 from tessera.planning.prepare import prepare_plan

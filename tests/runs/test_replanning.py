@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import tessera
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.planner import Measured
