@@ -15,8 +15,8 @@ from tessera.profiling.profile import Profile, about, circumstances, save_profil
 ENV = "gymnax:CartPole-v1"
 ALGORITHM = tessera.A2C(unroll=8, widths=(8,))
 MACHINE = Machine(cores=2, accelerators=0, memory=2**34, accelerator_memory=0)
-COSTS = Costs(dispatch=0.064)
-"""A segment takes 64 ms, whatever it does."""
+COSTS = Costs({"act observed -> actions": ((1, 0.008),)})
+"""A step of acting takes 8 ms, for however many environments."""
 
 
 def planned(policy: str, **options):
@@ -27,7 +27,7 @@ def test_a_plan_is_predicted_by_its_costs():
     bound, env, plan = planned("fused:devices=1")
     found = ProfilePlanner(bound, env, COSTS, MACHINE).predict(plan)
     assert found is not None
-    assert found.steps_per_second == pytest.approx(64 / 0.064)  # one program, of 8 steps of 8 environments
+    assert found.steps_per_second == pytest.approx(64 / 0.064)  # an update has 8 steps of 8 environments
 
 
 @pytest.mark.parametrize("engine", ["serial", "ray"])
