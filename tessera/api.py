@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
+import jax
 import numpy as np
 
 from tessera import __version__, policies
@@ -30,6 +31,7 @@ from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
 from tessera.planning.memory import members_at_once
+from tessera.planning.planner import Planner
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
@@ -39,6 +41,8 @@ from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
+from tessera.runs.plan_history import newest_plan, read_plans
+from tessera.runs.prediction_watch import check_planner, check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
@@ -157,6 +161,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     checkpoint_replay: bool = True,
     address: str | None = None,
     trust_network: bool = False,
+    replan: bool = False,
+    planner: Planner | None = None,
     quiet: bool = False,
     started: float | None = None,
 ) -> Result | SeedResults:
@@ -203,6 +209,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             is filled again by as many unrolls as before the first update.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this run.
         trust_network: let CPU learners that all-reduce on a cluster listen where other machines can reach them.
+        replan: move to a better plan, at a checkpoint, once the run has drifted from what was predicted of it.
+        planner: what predicts the run and finds better plans; None: the saved profile of this machine, if there is one.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -232,10 +240,14 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         checkpoint_replay=checkpoint_replay,
         address=address,
         trust_network=trust_network,
+        replan=replan,
     )
     options.check(steps, seeds)
+    if replan:
+        check_replan(folder, seeds)
     use_compilation_cache()
-    if evaluate_every and seeds is None:  # perhaps by another process
+    plans = read_plans(folder) if resume else ()
+    if (evaluate_every and seeds is None) or replan or plans:  # perhaps by another process
         share_accelerators()
     planned: dict[str, Any] = {"envs": envs, "groups": groups, "lag": lag, "precision": precision}
     planned |= {"engine": engine, "mesh": mesh}
@@ -259,9 +271,32 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
-    run = Run(bound, environment, plan, config, folder, updates, target_return, display, options, evaluator)
+    plan = newest_plan(plan, plans, len(jax.local_devices()))
+    planner = _profile_planner(bound, environment, plan, display.note) if planner is None else planner
+    if replan:
+        check_planner(planner)
+    run = Run(
+        bound, environment, plan, config, folder, updates, target_return, display, options, evaluator,
+        planner=planner, plans=plans,
+    )  # fmt: skip
     state, summary = run.go(resume)
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
+
+
+def _profile_planner(algorithm: Algorithm, env: Environment, plan: Plan, note: Callable[[str], None]) -> Planner | None:
+    """A planner by the saved profile of what a plan runs; None if there is none that still holds."""
+    from tessera.profiling.profile import find_profile
+
+    try:
+        found = find_profile(algorithm, env, plan)
+    except TesseraError as damaged:
+        note(str(damaged))
+        return None
+    if found is None:
+        return None
+    from tessera.planning.profile_planner import ProfilePlanner  # only a run that has a profile pays for the simulator
+
+    return ProfilePlanner(algorithm, env, found.costs, found.machine, found.taken)
 
 
 def _world_of_seeds(env: Any, policy: str | Policy | None, precision: str, mesh: str | None) -> tuple[Any, Any]:

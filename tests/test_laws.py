@@ -30,7 +30,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "engines": ("channels", "program", "graph", "algorithms.contract", "envs.base"),
     "planning": ("engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
     "evaluation": ("engines", "channels", "program", "graph", "policies", "algorithms.contract", "envs"),
-    "runs": ("evaluation", "engines", "program", "graph", "algorithms.contract", "envs.base", "stores"),
+    "runs": (
+        "evaluation",
+        "engines",
+        "program",
+        "graph",
+        "planning.planner",
+        "algorithms.contract",
+        "envs.base",
+        "stores",
+    ),
     "agent": ("api", "runs", "evaluation", "program", "presets", "algorithms.contract", "envs.base"),
     "cli": (
         "api",

@@ -59,6 +59,8 @@ class TrainOptions:
     """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this run."""
     trust_network: bool = False
     """Let CPU learners that all-reduce on a cluster listen, without a token, where other machines can reach them."""
+    replan: bool = False
+    """Move to a better plan, at a checkpoint, once the run has drifted from what was predicted of it."""
     quiet: bool = False
     """Show no progress."""
 
