@@ -28,7 +28,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "program": ("algorithms.contract", "stores.base", "graph", "envs.base", "maths"),
     "channels": ("program", "graph", "algorithms.contract"),
     "engines": ("channels", "program", "graph", "algorithms.contract", "envs.base"),
-    "planning": ("engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
+    "profiling": ("engines", "channels", "program", "graph", "algorithms.contract", "envs"),
+    "planning": ("profiling", "engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
     "evaluation": ("engines", "channels", "program", "graph", "policies", "algorithms.contract", "envs"),
     "runs": (
         "evaluation",
@@ -47,6 +48,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "runs",
         "evaluation",
         "planning",
+        "profiling",
         "systems",
         "presets",
         "engines.ray_backend",
