@@ -54,8 +54,9 @@ def prepare_plan(
     available = jax.local_devices()
     chosen, reason = named, "named by the user"
     if chosen is None:
-        name, reason = choose_policy(is_device(environment), len(available))
-        chosen = policies.parse(name)
+        rule, why = choose_policy(is_device(environment), len(available))
+        chosen, _ = policies.named(rule)
+        reason = f"{chosen.name}, because {why}"
     if mesh is not None:
         chosen = chosen.on_mesh(*read_mesh(mesh))
     if lag is not None:
