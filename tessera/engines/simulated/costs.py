@@ -1,12 +1,18 @@
-"""What work costs, in seconds: each Op by how many environments it is for, each segment, each message."""
+"""What work costs, in seconds: each Op and each segment by how many environments it is for, each message.
+
+A segment that was timed as a whole costs what it did. Any other costs its dispatch and, for each Op in it, trips times
+what the Op costs, times the factor of its kind: in one compiled program Ops are cheaper, or dearer, than alone.
+"""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
-from tessera.program.nodes import Collective, Node, Op, Repeat, Segment
+from tessera.program.nodes import HOST, WIRING, Collective, Node, Op, Repeat, Segment
 
 UNINFORMATIVE_SLOTS = frozenset(
     [
@@ -18,6 +24,44 @@ UNINFORMATIVE_SLOTS = frozenset(
 
 Curve = tuple[tuple[int, float], ...]
 """Environments and seconds, as measured, in order."""
+
+Random = Callable[[], float]
+"""Draws a number from 0 to 1."""
+
+QUANTILES = 64
+"""Calls that stand for all calls of one size, in order."""
+
+
+class Work(NamedTuple):
+    """One call."""
+
+    seconds: float
+    """How long it takes alone on the machine."""
+    cpu_seconds: float
+    """How long cores work for it: more than `seconds` if several threads do, less if it sleeps."""
+
+    def times(self, factor: float) -> Work:
+        """So many times the work."""
+        return Work(self.seconds * factor, self.cpu_seconds * factor)
+
+
+NO_WORK = Work(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Calls that were timed, for one number of environments and of threads."""
+
+    envs: int
+    threads: int
+    calls: tuple[Work, ...]
+    """Of a program that makes many updates, each is for one update."""
+
+    @cached_property
+    def quantiles(self) -> tuple[Work, ...]:
+        """Calls from the fastest to the slowest, as many as QUANTILES."""
+        ordered = sorted(self.calls)
+        return tuple(ordered[int((k + 0.5) / QUANTILES * len(ordered))] for k in range(QUANTILES))
 
 
 @dataclass(frozen=True)
@@ -51,12 +95,32 @@ class Costs:
     dispatch: float = 0.0
     """Seconds to begin a segment."""
     links: LinkCosts = field(default_factory=LinkCosts)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """Kind of a segment (`segment_kind`) -> what the costs of its Ops are multiplied by; 1 if it is not named."""
+    timings: Mapping[str, tuple[Timing, ...]] = field(default_factory=dict)
+    """Name of a segment, or of an Op that Python calls (`node_name`) -> calls that were timed."""
+    per_node: float = 0.0
+    """Seconds that Python takes between two nodes."""
+
+    def draw(self, node: Segment | Op, envs: int, count: int, threads: int, random: Random) -> Work:
+        """The work of one call, for so many environments; a loop without a number of its own has `count` turns."""
+        timed = self.timings.get(node_name(node))
+        if timed is None:
+            seconds = self.seconds(node, envs, count)
+            return Work(seconds, seconds)
+        calls = self._calls_of(node_name(node), timed, envs, threads)
+        turns = count if _counted(node) else 1
+        if turns == 1:
+            return calls[int(random() * QUANTILES)]
+        drawn = [calls[int(random() * QUANTILES)] for _ in range(turns)]
+        return Work(sum(w.seconds for w in drawn), sum(w.cpu_seconds for w in drawn))
 
     def seconds(self, node: Node, envs: int, count: int) -> float:
-        """Work of a segment or an Op for so many environments; a loop without a number of its own has `count` turns."""
+        """Work of a segment or an Op, from its Ops."""
         match node:
             case Segment():
-                return self.dispatch + sum(self.seconds(n, envs, count) for n in node.nodes)
+                factor = self.factors.get(segment_kind(node), 1.0)
+                return self.dispatch + factor * sum(self.seconds(n, envs, count) for n in node.nodes)
             case Repeat():
                 trips = count if node.count is None else node.count
                 return trips * sum(self.seconds(n, envs, count) for n in node.body)
@@ -67,12 +131,118 @@ class Costs:
             case _:
                 raise TypeError(f"no cost is defined for {node}")
 
+    @cached_property
+    def _known(self) -> dict[tuple[str, int, int], tuple[Work, ...]]:
+        return {}
+
+    def _calls_of(self, name: str, timed: tuple[Timing, ...], envs: int, threads: int) -> tuple[Work, ...]:
+        key = name, envs, threads
+        if key not in self._known:
+            self._known[key] = with_threads(timed, envs, threads)
+        return self._known[key]
+
 
 def op_name(op: Op) -> str:
     """The name of an Op in a table of costs: what it makes of what, as in `act observed -> actions`."""
     read = "+".join(slot for slot in op.reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
     made = next((slot for slot in op.writes if slot not in ("memory", "env_state")), op.writes[0])
     return " ".join(filter(None, (op.operator, read, "->", made)))
+
+
+def node_name(node: Segment | Op) -> str:
+    """The name of a segment, or of an Op that Python calls: its Ops in order, with loops as in `32 x (...)`."""
+    return op_name(node) if isinstance(node, Op) else _segment_name(node)
+
+
+@lru_cache(maxsize=4096)
+def _segment_name(segment: Segment) -> str:
+    return _names(segment.nodes)
+
+
+def _names(nodes: tuple[Node, ...]) -> str:
+    found = []
+    for node in nodes:
+        if isinstance(node, Repeat):
+            found.append(f"{'n' if node.count is None else node.count} x ({_names(node.body)})")
+        elif isinstance(node, Op) and node.kind != WIRING:
+            found.append(op_name(node))
+        elif isinstance(node, Collective):
+            found.append(f"{node.route} of {node.slot}")
+    return "; ".join(found)
+
+
+def segment_kind(segment: Segment) -> str:
+    """What a segment does: play, learn, or both."""
+    plays = any(op.operator in ("env", "act") for op in ops_in(segment.nodes))
+    learns = any(op.operator in ("store", "grad", "apply") for op in ops_in(segment.nodes))
+    return "both" if plays and learns else "play" if plays else "learn"
+
+
+def ops_in(nodes: tuple[Node, ...]) -> list[Op]:
+    """All Ops, also those in loops, but for those that only pass values on."""
+    found: list[Op] = []
+    for node in nodes:
+        if isinstance(node, Op) and node.kind != WIRING:
+            found.append(node)
+        elif isinstance(node, Repeat):
+            found += ops_in(node.body)
+        elif isinstance(node, Segment):
+            found += ops_in(node.nodes)
+    return found
+
+
+def is_host(node: Segment | Op) -> bool:
+    """Whether Python calls it, on a processor's core."""
+    return isinstance(node, Op) and node.kind == HOST
+
+
+def _counted(node: Segment | Op) -> bool:
+    """Whether one call makes as many updates as the engine says."""
+    return isinstance(node, Segment) and any(isinstance(n, Repeat) and n.count is None for n in node.nodes)
+
+
+def with_threads(timed: tuple[Timing, ...], envs: int, threads: int) -> tuple[Work, ...]:
+    """Calls for so many environments and threads, from the fastest to the slowest.
+
+    Between two numbers of threads that were timed, time falls as the part that is shared out; above, it stays.
+    """
+    tried = sorted({t.threads for t in timed})
+    at = {n: for_envs([t for t in timed if t.threads == n], envs) for n in tried}
+    if threads in at:
+        return at[threads]
+    below = [n for n in tried if n < threads]
+    above = [n for n in tried if n > threads]
+    if not below or not above:
+        return at[below[-1] if below else above[0]]
+    low, high = below[-1], above[0]
+    share = (1 / low - 1 / threads) / (1 / low - 1 / high)
+    return _between(at[low], at[high], share)
+
+
+def for_envs(timed: list[Timing], envs: int) -> tuple[Work, ...]:
+    """Calls for so many environments, from the fastest to the slowest, between those that were timed.
+
+    Outside of them they follow the line through the nearest two, but never below half of the nearest.
+    """
+    points = sorted(timed, key=lambda t: t.envs)
+    sizes = [t.envs for t in points]
+    k = bisect.bisect_left(sizes, envs)
+    if k < len(points) and sizes[k] == envs:
+        return points[k].quantiles
+    if len(points) == 1:
+        ratio = max(envs / sizes[0], 0.5)
+        return tuple(work.times(ratio) for work in points[0].quantiles)
+    a, b = (points[k - 1], points[k]) if 0 < k < len(points) else (points[:2] if k == 0 else points[-2:])
+    return _between(a.quantiles, b.quantiles, (envs - a.envs) / (b.envs - a.envs))
+
+
+def _between(a: tuple[Work, ...], b: tuple[Work, ...], share: float) -> tuple[Work, ...]:
+    """Between two sets of calls, quantile by quantile; 0 is the first, 1 the second."""
+
+    def line(x: float, y: float) -> float:
+        return max(x + (y - x) * share, 0.5 * min(x, y))
+
+    return tuple(Work(*map(line, x, y)) for x, y in zip(a, b, strict=True))
 
 
 def interpolated(curve: Curve, envs: int) -> float:

@@ -3,13 +3,17 @@
 Its replicas run the projected programs of the other engines, through the same ports, inboxes and disciplines. Slots
 hold tokens, and a segment or an Op takes its cost in seconds of virtual time. So who waits for whom, what is dropped
 and how old experience gets need no model of their own.
+
+As in JAX, a segment whose results Python does not read runs beside the program that called it, once what it reads is
+there: a host environment steps while the update is computed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,7 @@ from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route, make_routes
 from tessera.engines.replica.replica import make_training, make_versions
-from tessera.engines.simulated.costs import Costs, op_name
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_host, op_name, ops_in
 from tessera.engines.simulated.links import SimulatedLink, message_bytes
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
 from tessera.engines.simulated.virtual_time import Cores, Device, Processor, VirtualTime
@@ -31,14 +35,17 @@ from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
 from tessera.program.interpreter import drive
 from tessera.program.keys import clock_at, count_of
-from tessera.program.nodes import Deferred, Every, Node, Op, Repeat, Segment, Slots, effects
+from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Repeat, Segment, Send, Slots, effects
 from tessera.program.overlap.scheduler import PlainScheduler
 from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
 from tessera.program.training_program import Training
+from tessera.support.trees import bytes_of
 
 ENDLESS = 1 << 30
 """Updates of a replica that runs until others are done."""
+ALL_DONE = Deferred(())
+"""The end of a program: its reports are read, so that everything has to be there."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,20 @@ class SimulatedReplica:
         self.groups, self.envs, self.threads = groups, envs, threads
         self.slots: Slots = {}
         self.running: Iterator[Node] = iter(())
+        self.stalled: Node | None = None
+        """The node that it stands at until what it reads is there."""
         self.waits = False
         self.debt = 0.0
         """Seconds of work with messages, which it does before it goes on."""
         self.busy = 0.0
-        self.working_since: float | None = None
+        self.working = 0
+        """Pieces of work under way: that of its program, and segments beside it."""
+        self.working_since = 0.0
         self.updates = 0
+        self.jobs = 0
+        """Segments that were begun beside its program."""
+        self.unfinished: dict[int, list[Callable[[], None]]] = {}
+        """Those that are not done -> what waits for them."""
 
 
 class SimulatedEngine:
@@ -83,16 +98,28 @@ class SimulatedEngine:
     name = "simulated"
 
     def __init__(
-        self, plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, cores: int, accelerators: int = 0
+        self,
+        plan: Plan,
+        algorithm: Algorithm,
+        env: Environment,
+        costs: Costs,
+        cores: int,
+        accelerators: int = 0,
+        seed: int = 0,
     ) -> None:
         self.plan, self.algorithm, self.costs = plan, algorithm, costs
+        self._random = Random(seed).random
         self.time = VirtualTime()
         self._measured_from = 0.0
         self._cores = Cores(self.time, cores)
         self._devices = [Device(self.time) for _ in range(accelerators)]
         training = make_training(plan, algorithm, env)
+        self._lag = training.lag
         routes = make_routes(plan, algorithm)
-        specs = make_link_specs(plan, routes, slot_shapes(training, plan), routes[0].shards if routes else None)
+        shapes = slot_shapes(training, plan)
+        specs = make_link_specs(plan, routes, shapes, routes[0].shards if routes else None)
+        self._empty = {slot for slot, shape in shapes.items() if not bytes_of(shape)}
+        """Slots without values, such as the memory of a network that has none: nobody waits for them."""
         self.links = {
             name: SimulatedLink(spec, costs.links, self.time, self._wake, self._charge) for name, spec in specs.items()
         }
@@ -148,6 +175,7 @@ class SimulatedEngine:
     def _begin(self, replica: SimulatedReplica) -> None:
         """Set clocks, and send what receivers begin with: params that they trail behind by, the first of a register."""
         replica.slots["update_clock"] = np.asarray(clock_at(0))
+        replica.slots["acting_queue"] = (NOTHING,) * self._lag
         for k, channel in enumerate(self.plan.channels):
             if channel.source == replica.fragment and channel.stream in ("params", "priorities"):
                 for _ in range(1 if isinstance(channel.discipline, Newest) else channel.lag):
@@ -173,54 +201,130 @@ class SimulatedEngine:
 
     def _advance(self, replica: SimulatedReplica) -> None:
         """Let a replica go on until it works or waits."""
-        for node in replica.running:
+        goes_on = True
+        while goes_on:
+            node, replica.stalled = replica.stalled or next(replica.running, None), None
             match node:
-                case Deferred(nodes=(work,)):
-                    assert isinstance(work, Segment | Op)
-                    count = int(replica.slots["count"])
-                    seconds = self.costs.seconds(work, replica.envs, count) + replica.debt
-                    replica.debt = 0.0
-                    self._write(replica, work, count)
-                    if seconds:
-                        self._work(replica, seconds)
-                        return
+                case None:
+                    return
                 case Repeat():
                     continue
+                case Deferred(nodes=()):
+                    goes_on = self._is_there(replica, node, tuple(replica.slots))
+                case Deferred(nodes=(Send(slot=slot),)):
+                    goes_on = self._is_there(replica, node, (slot,))
+                case Deferred(nodes=(Op() as op,)):
+                    goes_on = self._call(replica, node, op)
+                case Deferred(nodes=(Segment() as segment,)):
+                    goes_on = self._run_segment(replica, segment)
                 case _ if replica.debt:
-                    seconds, replica.debt = replica.debt, 0.0
-                    self._work(replica, seconds)
-                    return
+                    replica.stalled, goes_on = node, False
+                    self._work(replica, NO_WORK)
                 case _:
-                    replica.waits = True
-                    return
+                    replica.waits, goes_on = True, False
 
-    def _work(self, replica: SimulatedReplica, seconds: float) -> None:
-        replica.working_since = self.time.now
+    def _is_there(self, replica: SimulatedReplica, node: Node, slots: Iterable[str]) -> bool:
+        """Whether what slots hold is made; if not, the replica stands at the node until it is."""
+        for job in {token.job for s in slots if isinstance(token := replica.slots.get(s), Token)}:
+            if job in replica.unfinished:
+                replica.stalled = node
+                replica.unfinished[job].append(lambda: self._advance(replica))
+                return False
+        return True
+
+    def _call(self, replica: SimulatedReplica, node: Node, op: Op) -> bool:
+        """Call an Op in Python: at once if it only passes values on, else when what it reads is there."""
+        if op.kind == WIRING:
+            self._pass_on(replica, op)
+            return True
+        if not self._is_there(replica, node, op.reads):
+            return False
+        work = self.costs.draw(op, replica.envs, int(replica.slots["count"]), replica.threads, self._random)
+        self._write(replica, op, 0)
+        return self._work(replica, work, self._cores if is_host(op) else replica.processor)
+
+    def _run_segment(self, replica: SimulatedReplica, segment: Segment) -> bool:
+        """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
+        work = self.costs.draw(segment, replica.envs, int(replica.slots["count"]), replica.threads, self._random)
+        replica.debt += self.costs.per_node
+        read = {token.job for s in effects(segment.nodes)[0] if isinstance(token := replica.slots.get(s), Token)}
+        replica.jobs += 1
+        job, needed = replica.jobs, [k for k in read if k in replica.unfinished]
+        replica.unfinished[job] = []
+        left = len(needed)
+
+        def ready() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._start(replica, work, replica.processor, lambda: self._finish(replica, job))
+
+        for earlier in needed:
+            replica.unfinished[earlier].append(ready)
+        self._write(replica, segment, job)
+        if segment.fetched:
+            replica.unfinished[job].append(lambda: self._advance(replica))
+        if not needed:
+            ready()
+        return not segment.fetched
+
+    def _finish(self, replica: SimulatedReplica, job: int) -> None:
+        for waiting in replica.unfinished.pop(job):
+            waiting()
+
+    def _work(self, replica: SimulatedReplica, work: Work, processor: Processor | None = None) -> bool:
+        """Have the program of a replica work, also on what it owes, and then go on; whether it can at once."""
+        work = Work(work.seconds + replica.debt, work.cpu_seconds + replica.debt)
+        replica.debt = 0.0
+        if work.seconds:
+            self._start(replica, work, processor or self._cores, lambda: self._advance(replica))
+        return not work.seconds
+
+    def _start(self, replica: SimulatedReplica, work: Work, processor: Processor, then: Callable[[], None]) -> None:
+        """Do work: on as many cores as it keeps busy, or asleep for a part of it."""
+        if not replica.working:
+            replica.working_since = self.time.now
+        replica.working += 1
 
         def done() -> None:
             self._count_busy(replica)
-            replica.working_since = None
-            self._advance(replica)
+            replica.working -= 1
+            then()
 
-        replica.processor.run(seconds, done, replica.threads)
+        idle = max(work.seconds - work.cpu_seconds, 0.0) if processor is self._cores else 0.0
+        if idle:
+            processor.run(work.cpu_seconds, lambda: self.time.after(idle, done))
+        else:
+            processor.run(work.seconds, done, work.cpu_seconds / work.seconds if work.seconds else 1.0)
 
     def _count_busy(self, replica: SimulatedReplica) -> None:
         """Count what it has worked since it began, or since measuring did."""
-        if replica.working_since is not None:
+        if replica.working:
             replica.busy += self.time.now - max(replica.working_since, self._measured_from)
+            replica.working_since = self.time.now
 
-    def _write(self, replica: SimulatedReplica, work: Segment | Op, count: int) -> None:
+    def _pass_on(self, replica: SimulatedReplica, op: Op) -> None:
+        """Fill slots with what others hold; params that trail behind stand in a queue."""
+        slots = replica.slots
+        if "acting_queue" in op.reads:
+            slots.update(zip(op.writes, op.function(*(slots[s] for s in op.reads)), strict=True))
+        else:
+            job = max((t.job for s in op.reads if isinstance(t := slots.get(s), Token)), default=0)
+            self._write(replica, op, job)
+
+    def _write(self, replica: SimulatedReplica, work: Segment | Op, job: int) -> None:
         """Put tokens into the slots that a segment or an Op writes."""
         nodes = work.nodes if isinstance(work, Segment) else (work,)
-        slots = replica.slots
+        slots, count = replica.slots, int(replica.slots["count"])
         reads, writes = effects(nodes)
         version = max((slots[s].version for s in reads if isinstance(slots.get(s), Token)), default=0)
         version += _applies(nodes, count)
         for slot in writes:
             if slot == "update_clock":
                 slots[slot] = np.asarray(clock_at(count_of(slots[slot]) + 1))
-            else:
-                slots[slot] = Token(version, replica.groups, self._sizes[replica.place, slot])
+            elif slot != "acting_queue":
+                made_by = 0 if slot in self._empty else job
+                slots[slot] = Token(version, replica.groups, self._sizes[replica.place, slot], made_by)
 
     def _prediction(self, updates: int, seconds: float) -> Prediction:
         if not seconds:
@@ -262,12 +366,13 @@ def _drive_updates(replica: SimulatedReplica, program: tuple[Node, ...], counts:
         for node in drive(program, replica.slots, replica.port, None, PlainScheduler()):
             replica.updates += isinstance(node, Repeat)
             yield node
+        yield ALL_DONE
         replica.updates = begun + count  # also where a segment made all of them
 
 
 def _check_names(costs: Costs, training: Training) -> None:
     """Refuse costs of Ops that there are not."""
-    known = {op_name(op) for op in _ops(training.updates())}
+    known = {op_name(op) for op in ops_in(training.updates())}
     for name in costs.ops:
         if name not in known:
             raise unknown_name("Op in the costs", name, sorted(known))
@@ -281,12 +386,17 @@ def _with_tokens(route: Route, plan: Plan) -> Route:
 
 
 def _with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The program, with every segment and every Op left to the engine, and no values to stack."""
+    """The program, with every segment and every Op left to the engine, and no values to stack.
+
+    The engine is also asked before anything is sent: it has to be there.
+    """
     out: list[Node] = []
     for node in nodes:
         match node:
             case Segment() | Op():
                 out.append(Deferred((node,)))
+            case Send():
+                out += [Deferred((node,)), node]
             case Repeat():
                 out.append(replace(node, body=_with_costs(node.body), stacks={}))
             case Every():
@@ -305,11 +415,3 @@ def _applies(nodes: tuple[Node, ...], count: int) -> int:
         elif isinstance(node, Op):
             total += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
     return total
-
-
-def _ops(nodes: tuple[Node, ...]) -> Iterator[Op]:
-    for node in nodes:
-        if isinstance(node, Op):
-            yield node
-        elif isinstance(node, Repeat):
-            yield from _ops(node.body)

@@ -16,6 +16,8 @@ class Token:
     groups: int = 1
     """Entries along the axis of groups."""
     nbytes: int = 0
+    job: int = 0
+    """The compiled program of its replica that makes it, by number; 0: it is there."""
 
 
 NOTHING = Token()

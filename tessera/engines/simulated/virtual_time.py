@@ -35,8 +35,8 @@ class VirtualTime:
 class Processor(Protocol):
     """What work is done by."""
 
-    def run(self, seconds: float, then: Event, threads: int = 1) -> None:
-        """Do work that takes so long alone, and then call."""
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
+        """Do work that takes so long alone, and then call; it keeps so many threads busy."""
 
 
 class Cores:
@@ -47,15 +47,15 @@ class Cores:
 
     def __init__(self, time: VirtualTime, count: int) -> None:
         self._time, self.count = time, count
-        self._jobs: dict[int, tuple[float, int, Event]] = {}
+        self._jobs: dict[int, tuple[float, float, Event]] = {}
         """Job -> seconds of work that are left, threads, what comes then."""
         self._numbers = itertools.count()
         self._settled = 0.0
         self._plan = 0
         """Grows whenever the next end is planned anew, which makes earlier plans void."""
 
-    def run(self, seconds: float, then: Event, threads: int = 1) -> None:
-        """Do work that takes so long alone, and then call."""
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
+        """Do work that takes so long alone, and then call; it keeps so many threads busy."""
         self._settle()
         self._jobs[next(self._numbers)] = (seconds, min(threads, self.count), then)
         self._plan_next()
@@ -93,7 +93,7 @@ class Device:
         self._time = time
         self._waiting: deque[tuple[float, Event]] = deque()
 
-    def run(self, seconds: float, then: Event, threads: int = 1) -> None:
+    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
         """Do work that takes so long, after all that came before, and then call."""
         del threads
         self._waiting.append((seconds, then))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from tessera import A2C, DQN, TesseraError
+from tessera.engines.replica.replica import make_training
 from tessera.engines.serial import SerialEngine
-from tessera.engines.simulated.costs import Costs, LinkCosts, interpolated
+from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, interpolated, node_name, with_threads
 from tessera.engines.simulated.engine import Prediction, SimulatedEngine
 from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
 from tessera.planning.prepare import prepare_plan
+from tessera.program.compile import merge_segments
+from tessera.program.nodes import HOST, Every, Op, Repeat, Segment
+from tessera.program.project import project
 
 QUEUE = A2C(unroll=4, widths=(8,))
 REPLAY = DQN(n_step=1, unroll=4, draws=2, batch=16, capacity=512, warmup=2, widths=(8,))
@@ -173,3 +178,71 @@ def test_costs_that_cannot_be_used_are_refused():
         predict("fused:devices=1", Costs({"act observed -> action": ((1, 1.0),)}))
     with pytest.raises(TesseraError, match="costs nothing"):
         predict("fused:devices=1", Costs())
+
+
+def timed(plan_of: str, env: str, seconds: dict[str, tuple[float, float]], **options: Any) -> Prediction:
+    """Predict from whole calls: a part of a name -> what each call of such a node takes, and how long cores work."""
+    bound, environment, plan = prepare_plan(QUEUE, env, plan_of, envs=8, groups=8, **options)
+    training = make_training(plan, bound, environment)
+    timings = {}
+    for i in range(len(plan.fragments)):
+        for node in work_in(merge_segments(project(training.updates(), plan, i))):
+            for part, work in seconds.items():
+                if part in node_name(node):
+                    timings[node_name(node)] = (Timing(8, 1, (Work(*work),)), Timing(4, 1, (Work(*work),)))
+    return SimulatedEngine(plan, bound, environment, Costs(timings=timings), 2).run(40)
+
+
+def work_in(nodes: tuple[Any, ...]) -> list[Any]:
+    found = []
+    for node in nodes:
+        if isinstance(node, Repeat | Every):
+            found += work_in(node.body)
+        elif isinstance(node, Segment) or (isinstance(node, Op) and node.kind == HOST):
+            found.append(node)
+    return found
+
+
+STEPPING, UPDATING = "env actions -> timesteps", "grad batch+summary -> gradients"
+
+
+def test_a_host_environment_steps_while_the_update_is_computed_if_acting_lags():
+    work = {STEPPING: (1.0, 1.0), UPDATING: (3.0, 3.0)}  # 4 steps and 1 gradient
+    assert seconds(timed("fused:devices=1", "CartPole-v1", work, lag=0)) == pytest.approx(4.0 + 3.0)
+    assert seconds(timed("fused:devices=1", "CartPole-v1", work, lag=1)) == pytest.approx(4.0, rel=0.02)
+
+
+def test_what_sleeps_needs_no_core_and_what_has_threads_needs_several():
+    actors = "single_learner_coarse:actors=4"
+    assert seconds(timed(actors, "CartPole-v1", {STEPPING: (1.0, 1.0)}, lag=0)) == pytest.approx(4 * 4 / 2)
+    assert seconds(timed(actors, "CartPole-v1", {STEPPING: (1.0, 0.0)}, lag=0)) == pytest.approx(4.0)
+    assert seconds(timed(actors, "CartPole-v1", {STEPPING: (1.0, 0.5)}, lag=0)) == pytest.approx(4 * 1.5)
+    assert seconds(timed("multi_learner:learners=2", "CartPole-v1", {UPDATING: (1.0, 2.0)}, lag=0)) == pytest.approx(
+        2.0
+    )
+
+
+def test_the_slowest_of_several_decides_where_all_are_waited_for():
+    """Steps of 0 or 1 second, each half of the time: one actor needs 2 for four steps, the slower of two more."""
+    bound, env, plan = prepare_plan(QUEUE, "CartPole-v1", "single_learner_coarse:actors=2", envs=8, groups=8, lag=0)
+    calls = (Work(0.0, 0.0), Work(1.0, 0.0))
+    given = Costs(timings={STEPPING: (Timing(4, 1, calls), Timing(8, 1, calls))})
+    found = seconds(SimulatedEngine(plan, bound, env, given, 2).run(2000))
+    chances = [math.comb(4, k) / 16 for k in range(5)]
+    expected = sum(max(a, b) * chances[a] * chances[b] for a in range(5) for b in range(5))
+    assert found == pytest.approx(expected, rel=0.03)
+
+
+def test_calls_are_interpolated_by_environments_and_threads():
+    def calls(envs: int, threads: int) -> float:
+        points = (
+            Timing(8, 1, (Work(8.0, 8.0),)),
+            Timing(16, 1, (Work(12.0, 12.0),)),
+            Timing(16, 4, (Work(6.0, 20.0),)),
+        )
+        return with_threads(points, envs, threads)[0].seconds
+
+    assert [calls(8, 1), calls(16, 1), calls(12, 1), calls(32, 1)] == [8.0, 12.0, 10.0, 20.0]
+    assert calls(16, 4) == 6.0
+    assert calls(16, 2) == pytest.approx(12.0 - 6.0 * (1 - 1 / 2) / (1 - 1 / 4))
+    assert calls(16, 8) == 6.0
