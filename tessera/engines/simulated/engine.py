@@ -24,7 +24,7 @@ from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route, make_routes
 from tessera.engines.replica.replica import make_training, make_versions
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_host, op_name, ops_in
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_host, op_name, ops_in, work_kind
 from tessera.engines.simulated.links import SimulatedLink, message_bytes
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
 from tessera.engines.simulated.virtual_time import Cores, Device, Processor, VirtualTime
@@ -38,7 +38,7 @@ from tessera.program.keys import clock_at, count_of
 from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Repeat, Segment, Send, Slots, effects
 from tessera.program.overlap.scheduler import PlainScheduler
 from tessera.program.project import project
-from tessera.program.shapes import slot_shapes
+from tessera.program.shapes import Shapes, slot_shapes
 from tessera.program.training_program import Training
 from tessera.support.trees import bytes_of
 
@@ -70,10 +70,10 @@ class SimulatedReplica:
 
     def __init__(
         self, place: int, fragment: int, title: str, port: ReplicaPort, processor: Processor,
-        groups: int, envs: int, threads: int,
+        groups: int, envs: int, learned: int, threads: int,
     ) -> None:  # fmt: skip
         self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
-        self.groups, self.envs, self.threads = groups, envs, threads
+        self.groups, self.envs, self.learned, self.threads = groups, envs, learned, threads
         self.slots: Slots = {}
         self.running: Iterator[Node] = iter(())
         self.stalled: Node | None = None
@@ -106,7 +106,9 @@ class SimulatedEngine:
         cores: int,
         accelerators: int = 0,
         seed: int = 0,
+        shapes: Shapes | None = None,
     ) -> None:
+        """`shapes` are those of the program's slots, which many plans have in common; None: they are derived here."""
         self.plan, self.algorithm, self.costs = plan, algorithm, costs
         self._random = Random(seed).random
         self.time = VirtualTime()
@@ -116,7 +118,7 @@ class SimulatedEngine:
         training = make_training(plan, algorithm, env)
         self._lag = training.lag
         routes = make_routes(plan, algorithm)
-        shapes = slot_shapes(training, plan)
+        shapes = slot_shapes(training, plan) if shapes is None else shapes
         specs = make_link_specs(plan, routes, shapes, routes[0].shards if routes else None)
         self._empty = {slot for slot, shape in shapes.items() if not bytes_of(shape)}
         """Slots without values, such as the memory of a network that has none: nobody waits for them."""
@@ -164,9 +166,11 @@ class SimulatedEngine:
         processor: Processor = self._devices[place % len(self._devices)] if on_device else self._cores
         plays = bool({"env", "act"} & set(placed.operators))
         groups = len(placed.held("act" if plays else "grad")[r])
-        envs = groups * self.plan.envs_per_group // placed.devices
+        envs, learned = (
+            held * self.plan.envs_per_group // placed.devices for held in (groups, len(placed.held("grad")[r]))
+        )
         return SimulatedReplica(
-            place, i, title, port, processor, groups, envs, placed.cores[r] if placed.cores else threads
+            place, i, title, port, processor, groups, envs, learned, placed.cores[r] if placed.cores else threads
         )
 
     def _exchange(self, channel: int) -> SharedTokens | None:
@@ -217,8 +221,8 @@ class SimulatedEngine:
                     goes_on = self._call(replica, node, op)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:
-                    replica.stalled, goes_on = node, False
+                case _ if replica.debt:  # it looks again then: what it waits for may have come
+                    goes_on = False
                     self._work(replica, NO_WORK)
                 case _:
                     replica.waits, goes_on = True, False
@@ -239,13 +243,13 @@ class SimulatedEngine:
             return True
         if not self._is_there(replica, node, op.reads):
             return False
-        work = self.costs.draw(op, replica.envs, int(replica.slots["count"]), replica.threads, self._random)
+        work = self._draw(replica, op)
         self._write(replica, op, 0)
         return self._work(replica, work, self._cores if is_host(op) else replica.processor)
 
     def _run_segment(self, replica: SimulatedReplica, segment: Segment) -> bool:
         """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
-        work = self.costs.draw(segment, replica.envs, int(replica.slots["count"]), replica.threads, self._random)
+        work = self._draw(replica, segment)
         replica.debt += self.costs.per_node
         read = {token.job for s in effects(segment.nodes)[0] if isinstance(token := replica.slots.get(s), Token)}
         replica.jobs += 1
@@ -267,6 +271,11 @@ class SimulatedEngine:
         if not needed:
             ready()
         return not segment.fetched
+
+    def _draw(self, replica: SimulatedReplica, node: Segment | Op) -> Work:
+        """The work of one call: for the environments that it plays, or for those that it learns from."""
+        envs = replica.learned if work_kind(node) == "learn" else replica.envs
+        return self.costs.draw(node, envs, int(replica.slots["count"]), replica.threads, self._random)
 
     def _finish(self, replica: SimulatedReplica, job: int) -> None:
         for waiting in replica.unfinished.pop(job):
