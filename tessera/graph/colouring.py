@@ -78,8 +78,8 @@ def _read_fragment(text: str, whole: str) -> Fragment:
     numbers = sizes.split("x") if at else []
     if len(numbers) > 3 or not all(n.isdecimal() or (n, k) == ("all", 1) for k, n in enumerate(numbers)):
         raise TesseraError(
-            f"colouring {whole!r}: {text!r} must be operators joined by +, then @ with replicas, or replicas x devices, "
-            f"as in {EXAMPLE} or grad+apply@1x4"
+            f"colouring {whole!r}: {text!r} must be operators joined by +, then @ with replicas, or with replicas x "
+            f"devices, as in {EXAMPLE} or grad+apply@1x4"
         )
     replicas, devices, model = [ALL_DEVICES if n == "all" else int(n) for n in numbers] + [1] * (3 - len(numbers))
     return Fragment(" ".join(operators.split("+")), replicas=replicas, devices=devices, model=model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.engines.simulated.machine import Machine
 from tessera.graph.channel import Channel
 from tessera.graph.streams import RouteKind
 from tessera.planning.colourings import Colouring
@@ -12,6 +13,9 @@ from tessera.planning.workload import Workload, distinct, share_of
 from tessera.program.nodes import SLOTS
 
 PLAYING = ("env", "act")
+EVERY_STEP = ("timesteps", "actions")
+EVERY_GRADIENT = ("summary", "gradients", "norm")
+"""Streams that learners wait for before they go on."""
 
 
 @dataclass(frozen=True)
@@ -24,50 +28,54 @@ class Bound:
     messages: float
     """Messages in this time."""
     message_seconds: float
-    """Seconds of this time that pass with messages."""
+    """Seconds for which somebody waits for a message, or works on one, while others can do nothing else."""
     core_seconds: float
     """Work for the cores, in seconds of all of them."""
     device_seconds: float = 0.0
     """The same for accelerators."""
 
 
-@dataclass
-class _Sums:
-    """Seconds of one replica of a fragment with messages added."""
+class _Part:
+    """What one replica of a fragment does, or all of them where they have to share cores and accelerators."""
 
-    play: float
-    learn: float
-    both: float
-    messages: float = 0.0
+    def __init__(self, demand: Demand, replicas: int) -> None:
+        self.demand, self.replicas = demand, replicas
+        self.with_messages = {"play": 0.0, "learn": 0.0}
 
     def add(self, operator: str, seconds: float) -> None:
-        self.messages += seconds
-        if operator in PLAYING:
-            self.play += seconds
-        else:
-            self.learn += seconds
+        """Add work with messages."""
+        self.with_messages["play" if operator in PLAYING else "learn"] += seconds
 
-    @property
-    def longest(self) -> float:
-        return max(self.play, self.learn) + self.both
+    def settle(self, machine: Machine) -> None:
+        """Find out how long each kind of work takes all replicas, which do it at the same time."""
+        self.core_seconds = self.device_seconds = 0.0
+        times = []
+        for kind, load in self.demand._asdict().items():
+            messages = self.with_messages.get(kind, 0.0)
+            on_cores = self.replicas * (load.core_seconds + messages) / machine.cores
+            on_devices = self.replicas * load.device_seconds / max(1, machine.accelerators)
+            times.append(max(load.seconds + messages, on_cores, on_devices))
+            self.core_seconds += on_cores
+            self.device_seconds += on_devices
+        self.play, self.learn, self.both = times
+        self.messages = sum(self.with_messages.values())
+        self.total = sum(times)
 
 
 def bound_of(workload: Workload, demands: Demands, colouring: Colouring) -> Bound:
     """Bound a colouring; an error says why it has no plan."""
     template = demands.template(colouring)
     needed = _demands(workload, demands, colouring, template)
-    sums = [_Sums(d.play, d.learn, d.both) for d in needed]
-    transit, messages = _with_messages(workload, colouring, template, sums)
-    seconds, limit, told = _turns(workload, colouring, sums, transit)
-    replicas = [size[0] for size in colouring.sizes]
-    pairs = list(zip(replicas, needed, sums, strict=True))
-    core_seconds = sum(r * (d.core_seconds + s.messages) for r, d, s in pairs) / workload.machine.cores
-    device_seconds = sum(r * d.device_seconds for r, d, _ in pairs) / max(1, workload.machine.accelerators)
+    parts = [_Part(demand, size[0]) for demand, size in zip(needed, colouring.sizes, strict=True)]
+    transit, messages = _with_messages(workload, colouring, template, parts)
+    for part in parts:
+        part.settle(workload.machine)
+    seconds, limit, told = _longest_chain(workload, colouring, parts, transit)
+    core_seconds, device_seconds = sum(p.core_seconds for p in parts), sum(p.device_seconds for p in parts)
     if core_seconds > seconds:
         seconds, limit = core_seconds, "cores"
-        told = sum(r * s.messages for r, _, s in pairs) / workload.machine.cores
     if device_seconds > seconds:
-        seconds, limit, told = device_seconds, "accelerators", 0.0
+        seconds, limit = device_seconds, "accelerators"
     return Bound(seconds, limit, messages, told, core_seconds, device_seconds)
 
 
@@ -84,20 +92,21 @@ def _demands(workload: Workload, demands: Demands, colouring: Colouring, templat
 
 
 def _with_messages(
-    workload: Workload, colouring: Colouring, template: Template, sums: list[_Sums]
-) -> tuple[dict[str, float], float]:
-    """Add work with messages to both ends: (stream -> seconds on the way, messages of all)."""
-    links, transit, total = workload.costs.links, {}, 0.0
+    workload: Workload, colouring: Colouring, template: Template, parts: list[_Part]
+) -> tuple[list[tuple[Channel, float]], float]:
+    """Add work with messages to both ends: (channel and seconds on the way, messages of all)."""
+    links, total = workload.costs.links, 0.0
+    transit: list[tuple[Channel, float]] = []
     for channel in template.channels:
         trips = template.programs[channel.source].sends.get(channel.slot, 0.0)
         senders, receivers = colouring.sizes[channel.source][0], colouring.sizes[channel.target][0]
         if channel.among_peers and senders == 1:
             continue
         nbytes = _message_bytes(workload, channel, senders)
-        sums[channel.source].add(channel.made_by, trips * links.cpu_seconds(nbytes))
+        parts[channel.source].add(channel.made_by, trips * links.cpu_seconds(nbytes))
         taken = _taken(channel, senders, receivers)
-        sums[channel.target].add(channel.wanted_by, trips * taken * links.cpu_seconds(nbytes))
-        transit[f"{channel.stream} {channel.wanted_by}"] = trips * links.transit_seconds(nbytes)
+        parts[channel.target].add(channel.wanted_by, trips * taken * links.cpu_seconds(nbytes))
+        transit.append((channel, trips * links.transit_seconds(nbytes)))
         total += trips * (senders + taken * receivers)
     return transit, total
 
@@ -119,8 +128,8 @@ def _taken(channel: Channel, senders: int, receivers: int) -> int:
             return senders - channel.among_peers
 
 
-def _turns(
-    workload: Workload, colouring: Colouring, sums: list[_Sums], transit: dict[str, float]
+def _longest_chain(
+    workload: Workload, colouring: Colouring, parts: list[_Part], transit: list[tuple[Channel, float]]
 ) -> tuple[float, str, float]:
     """The longest chain of fragments of which each waits for the one before: (seconds, whose, with messages).
 
@@ -130,24 +139,24 @@ def _turns(
     homes = {o: i for i, operators in enumerate(colouring.partition) for o in operators}
     titles = ["+".join(operators) for operators in colouring.partition]
     if not colouring.asynchronous and workload.reference.lag == 0:
-        seconds = sum(s.play + s.learn + s.both for s in sums) + sum(transit.values())
-        told = sum(s.messages for s in sums) + sum(transit.values())
-        return seconds, " and ".join(titles), told
-    play, learn = distinct([homes["env"], homes["act"]]), distinct([homes["grad"], homes["apply"]])
-    if colouring.asynchronous:
-        learn = learn[-1:] if len(learn) > 1 else learn
-        pushed = colouring.sizes[homes["grad"]][0] if homes["grad"] != homes["apply"] else 1
-        sums[homes["apply"]].learn *= pushed  # each gradient is applied by itself
-    per_step = sum(seconds for name, seconds in transit.items() if name.split()[0] in ("timesteps", "actions"))
-    per_gradient = sum(
-        seconds
-        for name, seconds in transit.items()
-        if name in ("gradients apply", "params grad") and not colouring.asynchronous
-    )
+        on_the_way = sum(seconds for _, seconds in transit)
+        told = sum(part.messages for part in parts) + on_the_way
+        return sum(part.total for part in parts) + on_the_way, " and ".join(titles), told
+    players, learners = distinct([homes["env"], homes["act"]]), distinct([homes["grad"], homes["apply"]])
+    every_step = sum(seconds for channel, seconds in transit if channel.stream in EVERY_STEP)
+    every_gradient = 0.0
+    if colouring.asynchronous and len(learners) > 1:  # each gradient is applied by itself, whenever it comes
+        parts[homes["apply"]].learn *= colouring.sizes[homes["grad"]][0]
+        learners = learners[:1]
+    elif not colouring.asynchronous:
+        every_gradient = sum(
+            seconds for c, seconds in transit if c.stream in EVERY_GRADIENT or (c.stream, c.wanted_by) == ("params", "grad")
+        )
     chains = [
-        (sum(sums[i].play + sums[i].both for i in play) + per_step, play, per_step),
-        (sum(sums[i].learn + sums[i].both for i in learn) + per_gradient, learn, per_gradient),
-        *((s.longest, [i], 0.0) for i, s in enumerate(sums)),
+        (sum(parts[i].play + parts[i].both for i in players) + every_step, players, every_step),
+        (sum(parts[i].learn + parts[i].both for i in learners) + every_gradient, learners, every_gradient),
+        *((max(part.play, part.learn) + part.both, [i], 0.0) for i, part in enumerate(parts)),
     ]
-    seconds, chain, on_the_way = max(chains, key=lambda c: c[0])
-    return seconds, " and ".join(titles[i] for i in chain), on_the_way + sum(sums[i].messages for i in chain)
+    told = max(on_the_way + sum(parts[i].messages for i in chain) for _, chain, on_the_way in chains)
+    seconds, chain, _ = max(chains, key=lambda each: each[0])
+    return seconds, " and ".join(titles[i] for i in chain), told

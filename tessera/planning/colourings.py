@@ -86,9 +86,14 @@ def colourings(partition: Partition, limits: Limits, asynchronous: bool = False)
 
 
 def may_be_asynchronous(partition: Partition) -> bool:
-    """Whether anything crosses between fragments that need not be waited for: experience or gradients."""
+    """Whether anything crosses between fragments that need not be waited for: experience or gradients.
+
+    A server that applies gradients as they come has to be there when they do, so it does nothing else.
+    """
     home = {operator: fragment for fragment in partition for operator in fragment}
-    return home["act"] != home["store"] or home["grad"] != home["apply"]
+    if home["grad"] != home["apply"]:
+        return home["apply"] == ("apply",)
+    return home["act"] != home["store"]
 
 
 def _partitions(operators: tuple[str, ...]) -> Iterator[Partition]:

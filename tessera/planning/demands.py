@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,16 +40,23 @@ class FragmentProgram:
     """Slots that it reads or writes."""
 
 
-class Demand(NamedTuple):
-    """Seconds of one replica, for an update."""
+class Load(NamedTuple):
+    """Work for an update."""
 
-    play: float = 0.0
-    learn: float = 0.0
-    both: float = 0.0
-    """Playing and learning in one program."""
+    seconds: float = 0.0
+    """How long it takes one replica alone."""
     core_seconds: float = 0.0
     device_seconds: float = 0.0
     """On an accelerator."""
+
+
+class Demand(NamedTuple):
+    """What one replica has to do for an update."""
+
+    play: Load
+    learn: Load
+    both: Load
+    """Playing and learning in one program."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +104,17 @@ class Demands:
         return self._demands[key]
 
     def _sum_up(self, program: FragmentProgram, envs: int, learned: int, threads: int) -> Demand:
-        seconds: Counter[str] = Counter()
+        loads = dict.fromkeys(("play", "learn", "both"), Load())
+        on_cores = self.workload.platform == "cpu" or not self.workload.machine.accelerators
         for call in program.calls:
             size = learned if call.kind == "learn" else envs
-            work = self._mean(call.node, size, threads).times(call.trips)
-            seconds[call.kind] += work.seconds
-            if is_host(call.node) or self.workload.platform == "cpu" or not self.workload.machine.accelerators:
-                seconds["cores"] += work.cpu_seconds
+            work, before = self._mean(call.node, size, threads).times(call.trips), loads[call.kind]
+            if on_cores or is_host(call.node):
+                more = Load(work.seconds, work.cpu_seconds)
             else:
-                seconds["devices"] += work.seconds
-        return Demand(seconds["play"], seconds["learn"], seconds["both"], seconds["cores"], seconds["devices"])
+                more = Load(work.seconds, 0.0, work.seconds)
+            loads[call.kind] = Load(*map(sum, zip(before, more, strict=True)))
+        return Demand(**loads)
 
     def _mean(self, node: Segment | Op, envs: int, threads: int) -> Work:
         """The mean work of one call, or of one update of a program that makes many."""
@@ -128,8 +135,8 @@ class Demands:
     def _program(self, plan: Plan, index: int) -> FragmentProgram:
         """The program of a fragment, found once for all plans in which it sends and receives the same."""
         cut = tuple((c.slot, c.source == index, c.target == index) for c in plan.channels)
-        key = plan.fragments[index].operators, frozenset(c for c in cut if c[1] or c[2])
-        key += plan.solo, plan.channel("acting") is None
+        own = frozenset(c for c in cut if c[1] or c[2])
+        key = plan.fragments[index].operators, own, plan.solo, plan.channel("acting") is None
         if key not in self._programs:
             project(self._start, plan, index)
             nodes = merge_segments(project(self._updates(plan), plan, index))

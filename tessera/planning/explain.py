@@ -13,8 +13,9 @@ CLOSE = 0.01
 
 def why_slower(workload: Workload, candidate: Candidate, best: Candidate) -> str:
     """What a plan loses its time with, in one clause."""
-    if candidate.steps_per_second > best.steps_per_second * (1 - CLOSE):
-        return "as fast, as far as can be predicted, but in more processes"
+    if abs(candidate.steps_per_second / best.steps_per_second - 1) < CLOSE:
+        more = len(candidate.plan.places) > len(best.plan.places)
+        return f"as fast, as far as can be predicted{', but in more processes' if more else ''}"
     seconds = workload.steps_per_round / candidate.steps_per_second
     told, told_best = (
         c.bound.message_seconds * c.steps_per_second / workload.steps_per_round for c in (candidate, best)
@@ -35,7 +36,8 @@ def _waiting(candidate: Candidate) -> str:
     busy, busiest = candidate.prediction.busy, candidate.prediction.bottleneck
     idle = min(busy, key=lambda title: busy[title])
     if idle == busiest:
-        return f"{busiest} does everything, one after the other"
+        waits = f", and waits {1 - busy[idle]:.0%} of the time for its peers" if busy[idle] < 1 - MUCH else ""
+        return f"{busiest} does everything, one after the other{waits}"
     waits = f"{idle} waits {1 - busy[idle]:.0%} of the time"
     if busy[busiest] < 1 - MUCH:
         return f"{waits} and {busiest} {1 - busy[busiest]:.0%}, since they take turns"
@@ -60,7 +62,9 @@ def explanation(ranking: Ranking) -> str:
         f"{len(ranking.candidates) + len(ranking.other_recipes)} were simulated: {_speed(best)}."
     ]
     bottleneck = best.prediction.bottleneck
-    waiting = [f"{title} waits {1 - share:.0%}" for title, share in busy.items() if share < 0.99 and title != bottleneck]
+    waiting = [
+        f"{title} waits {1 - share:.0%}" for title, share in busy.items() if share < 0.99 and title != bottleneck
+    ]
     rest = f"; {', '.join(waiting)}" if waiting else ""
     sentences.append(f"Its bottleneck is {bottleneck}, which works {busy[bottleneck]:.0%} of the time{rest}.")
     if ranking.gains:

@@ -96,6 +96,8 @@ class Refusal:
 
     colouring: str
     reason: str
+    processes: int = 1
+    """Of the least number that it is refused for."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tessera.planning.colourings import Colouring, Limits, colourings, partition
 from tessera.planning.demands import Demands
 from tessera.planning.explain import CLOSE, why_slower
 from tessera.planning.footprints import footprints_of, shortage
-from tessera.planning.prepare import prepare_plan
+from tessera.planning.prepare import reference_plan
 from tessera.planning.ranking import THROUGHPUT, Candidate, Gain, Objective, Ranking, Refusal
 from tessera.planning.workload import Workload
 
@@ -55,8 +55,8 @@ def search_plans(
 
     Environments, groups and the lag are those that the run would have without a search.
     """
-    bound, environment, plan = prepare_plan(algorithm, env, envs=envs, groups=groups, lag=lag, precision=precision)
-    return search(Workload(bound, environment, plan, costs, machine, lag), **how)
+    planned = reference_plan(algorithm, env, envs=envs, groups=groups, lag=lag, precision=precision)
+    return search(Workload(*planned, costs, machine, lag), **how)
 
 
 def search(
@@ -80,8 +80,11 @@ def search(
         candidates = found.simulate(bounded, share)
         others = found.simulate(loose, most - len(candidates))
     if not candidates:
-        reasons = "; ".join(dict.fromkeys(r.reason for r in found.refused))
-        raise TesseraError(f"no plan for {workload.algorithm.name} on {workload.env.name} fits this machine: {reasons}")
+        least = min(found.refused, key=lambda r: r.processes)
+        raise TesseraError(
+            f"no plan for {workload.algorithm.name} on {workload.env.name} is possible here: {least.colouring}: "
+            f"{least.reason}"
+        )
     best = candidates[0]
     return Ranking(
         candidates=(best, *(replace(c, why=why_slower(workload, c, best)) for c in candidates[1:])),
@@ -117,7 +120,8 @@ class _Search:
                 try:
                     yield _Bounded(colouring, bound_of(self.workload, self.demands, colouring))
                 except TesseraError as error:
-                    self.refused.append(Refusal("/".join(map("+".join, partition)), str(error)))
+                    title = "/".join(map("+".join, partition))
+                    self.refused.append(Refusal(title, str(error), colouring.processes))
                     break
 
     def simulate(self, bounded: list[_Bounded], most: int) -> list[Candidate]:
@@ -181,7 +185,7 @@ class _Search:
             plan = self.workload.plan(policy)
             runs = self._simulate(plan, each.bound)
         except TesseraError as error:
-            self.refused.append(Refusal(policy.name, str(error)))
+            self.refused.append(Refusal(policy.name, str(error), each.colouring.processes))
             return None
         speeds = [run.steps_per_second for run in runs]
         mean = statistics.fmean(speeds)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -146,7 +147,8 @@ class SimulatedEngine:
         if self.time.now:
             raise TesseraError("a simulated engine runs once: make another one")
         for replica in self.replicas:
-            counts = (warmup, updates) if self.plan.counted(replica.fragment) else (ENDLESS,)
+            # nobody stops while others are still measured: they would have the cores for themselves
+            counts = (warmup, updates, self.plan.lag + 1) if self.plan.counted(replica.fragment) else (ENDLESS,)
             replica.running = _drive_updates(replica, self.programs[replica.fragment], counts)
         for replica in self.replicas:
             self._advance(replica)
@@ -251,7 +253,7 @@ class SimulatedEngine:
         """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
         work = self._draw(replica, segment)
         replica.debt += self.costs.per_node
-        read = {token.job for s in effects(segment.nodes)[0] if isinstance(token := replica.slots.get(s), Token)}
+        read = {token.job for s in _effects(segment)[0] if isinstance(token := replica.slots.get(s), Token)}
         replica.jobs += 1
         job, needed = replica.jobs, [k for k in read if k in replica.unfinished]
         replica.unfinished[job] = []
@@ -323,11 +325,11 @@ class SimulatedEngine:
 
     def _write(self, replica: SimulatedReplica, work: Segment | Op, job: int) -> None:
         """Put tokens into the slots that a segment or an Op writes."""
-        nodes = work.nodes if isinstance(work, Segment) else (work,)
-        slots, count = replica.slots, int(replica.slots["count"])
-        reads, writes = effects(nodes)
+        slots, (reads, writes) = replica.slots, _effects(work)
         version = max((slots[s].version for s in reads if isinstance(slots.get(s), Token)), default=0)
-        version += _applies(nodes, count)
+        if "state" in writes:
+            nodes = work.nodes if isinstance(work, Segment) else (work,)
+            version += _applies(nodes, int(slots["count"]))
         for slot in writes:
             if slot == "update_clock":
                 slots[slot] = np.asarray(clock_at(count_of(slots[slot]) + 1))
@@ -413,6 +415,12 @@ def _with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             case _:
                 out.append(node)
     return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _effects(work: Segment | Op) -> tuple[set[str], set[str]]:
+    """Slots that a segment or an Op reads, and slots that it writes."""
+    return effects(work.nodes if isinstance(work, Segment) else (work,))
 
 
 def _applies(nodes: tuple[Node, ...], count: int) -> int:
