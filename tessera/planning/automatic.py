@@ -70,8 +70,10 @@ def prepare_automatically(
     Who has asked for it gets a profile taken if there is none. Otherwise that is done only for a run that is expected
     to last long, and nothing is searched where the user has named devices or an engine.
     """
+    if asked or options.get("engine") not in (None, "serial"):
+        share_accelerators()  # before an environment looks for devices
     environment = make_env(env, options.get("precision", "f32"))
-    if asked or not is_device(environment):
+    if not is_device(environment):
         share_accelerators()
     if asked:
         _refuse_mesh(options)
@@ -104,7 +106,9 @@ def _ranked(planned: Planned, profile: Profile, how: dict[str, Any], options: di
 
 def _refuse_mesh(options: dict[str, Any]) -> None:
     if options.get("mesh") is not None:
-        raise TesseraError("--policy auto chooses devices too: leave out --mesh, or name the policy that should have it")
+        raise TesseraError(
+            "--policy auto chooses devices too: leave out --mesh, or name the policy that should have it"
+        )
 
 
 def _lasts_long(env: Environment, steps: int) -> bool:

@@ -150,7 +150,9 @@ def _longest_chain(
         learners = learners[:1]
     elif not colouring.asynchronous:
         every_gradient = sum(
-            seconds for c, seconds in transit if c.stream in EVERY_GRADIENT or (c.stream, c.wanted_by) == ("params", "grad")
+            seconds
+            for c, seconds in transit
+            if c.stream in EVERY_GRADIENT or (c.stream, c.wanted_by) == ("params", "grad")
         )
     chains = [
         (sum(parts[i].play + parts[i].both for i in players) + every_step, players, every_step),

@@ -202,13 +202,12 @@ class _Search:
         )
 
     def _simulate(self, plan: Plan, bound: Bound) -> list[Prediction]:
-        seeds = range(SEEDS) if self.workload.costs.timings else range(1)
-        fewest, largest = UPDATES
-        updates = min(largest, max(fewest, int(MESSAGES / (bound.messages + 1) / len(seeds))))
-        return [self.workload.simulate(plan, updates, warmup=2 + plan.lag, seed=seed) for seed in seeds]
+        """Several runs, where costs are drawn from samples, or one that is as long."""
+        seeds = SEEDS if self.workload.costs.timings else 1
+        return [self._predict(plan, bound, seeds, seed) for seed in range(seeds)]
 
-    def _predict(self, plan: Plan, bound: Bound, **machine: int) -> Prediction:
-        """What the best plan would do on a machine that has more."""
+    def _predict(self, plan: Plan, bound: Bound, runs: int = 1, seed: int = 0, **machine: int) -> Prediction:
+        """One of several runs, on this machine or on one that has more."""
         fewest, largest = UPDATES
-        updates = min(largest, max(fewest, int(MESSAGES / (bound.messages + 1))))
-        return self.workload.simulate(plan, updates, warmup=2 + plan.lag, **machine)
+        updates = max(fewest, min(largest, int(MESSAGES / (bound.messages + 1))) // runs)
+        return self.workload.simulate(plan, updates, warmup=2 + plan.lag, seed=seed, **machine)
