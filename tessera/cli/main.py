@@ -20,6 +20,7 @@ COMMANDS = {
     "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
+    "profile": "tessera.cli.profile:profile_command",
     "check": "tessera.cli.check:check_command",
     "pairs": "tessera.cli.pairs:pairs_command",
     "systems": "tessera.cli.lists:systems_command",
@@ -44,6 +45,7 @@ USAGE = """usage: tessera COMMAND …
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
+  profile SYSTEM ENV [flags]    measure what its parts cost on this machine, for predictions
   check ENV                     play an environment of yours and say what is wrong with it
   pairs                         which algorithm runs under which policy
   systems | algorithms | policies

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tessera.cli.options import WorldOptions, asks_async, parse_arguments, plan_arguments, policy_of
+from tessera.cli.profile import progress_bar
 from tessera.errors import TesseraError
 
 
@@ -72,9 +72,5 @@ def _ranking(world: WorldOptions, options: PlanOptions, algorithm: Any, asks: bo
         bound, _, plan = reference_plan(algorithm, world.env, **plan_arguments(world))
         objective = time_for(steps_like(options.like, bound, plan))
     how = {"allow_async": options.allow is not None, "asks_async": asks, "objective": objective}
-
-    def note(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    ranking = rank_plans(algorithm, world.env, how, note, **plan_arguments(world))
+    ranking = rank_plans(algorithm, world.env, how, progress_bar, **plan_arguments(world))
     return render_ranking(ranking, options.format)

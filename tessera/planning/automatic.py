@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ MOMENT = 0.1
 """Seconds for which an environment is played to see how long a run would last."""
 
 Note = Callable[[str], None]
+Progress = Callable[[str, float], None]
+"""Told what is measured, and which share of the time has passed."""
+Bar = Callable[[], contextlib.AbstractContextManager[Progress]]
+"""Opens a progress bar."""
 Planned = tuple[Algorithm, Environment, Plan]
 
 
@@ -44,15 +49,15 @@ class Prepared:
     """What the plan is expected to do; None if it was chosen by a rule."""
 
 
-def rank_plans(algorithm: Algorithm, env: Any, how: dict[str, Any], note: Note, **options: Any) -> Ranking:
-    """Rank the plans of a run by its profile, which is taken if there is none.
+def rank_plans(algorithm: Algorithm, env: Any, how: dict[str, Any], bar: Bar, **options: Any) -> Ranking:
+    """Rank the plans of a run by its profile, which is taken, before a progress bar, if there is none.
 
     `how` are the options of `search`, `options` those of `prepare_plan`.
     """
     share_accelerators()
     _refuse_mesh(options)
     planned = reference_plan(algorithm, env, **options)
-    return _ranked(planned, _find(planned) or _take(planned, note), how, options)
+    return _ranked(planned, _find(planned) or _take(planned, bar), how, options)
 
 
 def prepare_automatically(
@@ -82,7 +87,9 @@ def prepare_automatically(
     if asked or (options.get("engine") is None and options.get("mesh") is None):
         profile = _find(planned)
         if profile is None and (asked or _lasts_long(environment, steps)):
-            profile = _take(planned, note)
+            plan = planned[2]
+            note(f"measuring what {plan.algorithm} costs in {plan.env}, for up to 60 s; it is kept for later runs")
+            profile = _take(planned, _no_bar)
     if profile is None:
         return Prepared(*planned)
     # this process has taken all memory of its accelerators if its environment is on them and nobody has asked
@@ -126,12 +133,15 @@ def _find(planned: Planned) -> Profile | None:
     return find_profile(*planned)
 
 
-def _take(planned: Planned, note: Note) -> Profile:
+def _take(planned: Planned, bar: Bar) -> Profile:
     from tessera.profiling.profile import save_profile
     from tessera.profiling.take import take_profile
 
-    plan = planned[2]
-    note(f"measuring what {plan.algorithm} costs in {plan.env}, for up to 60 s; it is kept for later runs")
-    profile = take_profile(*planned, lambda what, share: None)
+    with bar() as progress:
+        profile = take_profile(*planned, progress)
     save_profile(profile)
     return profile
+
+
+def _no_bar() -> contextlib.AbstractContextManager[Progress]:
+    return contextlib.nullcontext(lambda what, share: None)

@@ -14,8 +14,8 @@ CLOSE = 0.01
 def why_slower(workload: Workload, candidate: Candidate, best: Candidate) -> str:
     """What a plan loses its time with, in one clause."""
     if abs(candidate.steps_per_second / best.steps_per_second - 1) < CLOSE:
-        more = len(candidate.plan.places) > len(best.plan.places)
-        return f"as fast, as far as can be predicted{', but in more processes' if more else ''}"
+        larger = len(candidate.plan.places) > len(best.plan.places)
+        return f"as fast, as far as can be predicted{', but in more processes' if larger else ''}"
     seconds = workload.steps_per_round / candidate.steps_per_second
     told, told_best = (
         c.bound.message_seconds * c.steps_per_second / workload.steps_per_round for c in (candidate, best)

@@ -84,7 +84,7 @@ def prepare_plan(
 
 
 def reference_plan(algorithm: Algorithm, env: Any, **options: Any) -> tuple[Algorithm, Environment, Plan]:
-    """As `prepare_plan` by the rule, or on one device if the user has named the groups: they need not suit all devices."""
+    """As `prepare_plan` by the rule; on one device if the user has named groups, which need not suit all devices."""
     policy = None if options.get("groups") is None else everything_together(devices=1)
     return prepare_plan(algorithm, env, policy, **options)
 

@@ -223,9 +223,8 @@ class SimulatedEngine:
                     goes_on = self._call(replica, node, op)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:  # it looks again then: what it waits for may have come
-                    goes_on = False
-                    self._work(replica, NO_WORK)
+                case _ if replica.debt:  # then it looks again
+                    goes_on = self._work(replica, NO_WORK)
                 case _:
                     replica.waits, goes_on = True, False
 
@@ -382,8 +381,8 @@ def _drive_updates(replica: SimulatedReplica, program: tuple[Node, ...], counts:
 
 
 def _check_names(costs: Costs, training: Training) -> None:
-    """Refuse costs of Ops that there are not."""
-    known = {op_name(op) for op in ops_in(training.updates())}
+    """Refuse costs of Ops that there are not; one that hands params on is another where acting trails behind."""
+    known = {op_name(op) for lag in (0, 1) for op in ops_in(replace(training, lag=lag).updates())}
     for name in costs.ops:
         if name not in known:
             raise unknown_name("Op in the costs", name, sorted(known))
