@@ -25,8 +25,8 @@ class Bound:
     seconds: float
     limit: str
     """What does not let it be faster: cores, accelerators, or whose work."""
-    messages: float
-    """Messages in this time."""
+    events: float
+    """Messages and calls in this time."""
     message_seconds: float
     """Seconds for which somebody waits for a message, or works on one, while others can do nothing else."""
     core_seconds: float
@@ -67,7 +67,8 @@ def bound_of(workload: Workload, demands: Demands, colouring: Colouring) -> Boun
     template = demands.template(colouring)
     needed = _demands(workload, demands, colouring, template)
     parts = [_Part(demand, size[0]) for demand, size in zip(needed, colouring.sizes, strict=True)]
-    transit, messages = _with_messages(workload, colouring, template, parts)
+    transit, events = _with_messages(workload, colouring, template, parts)
+    events += sum(part.replicas * program.trips for part, program in zip(parts, template.programs, strict=True))
     for part in parts:
         part.settle(workload.machine)
     seconds, limit, told = _longest_chain(workload, colouring, parts, transit)
@@ -76,7 +77,7 @@ def bound_of(workload: Workload, demands: Demands, colouring: Colouring) -> Boun
         seconds, limit = core_seconds, "cores"
     if device_seconds > seconds:
         seconds, limit = device_seconds, "accelerators"
-    return Bound(seconds, limit, messages, told, core_seconds, device_seconds)
+    return Bound(seconds, limit, events, told, core_seconds, device_seconds)
 
 
 def _demands(workload: Workload, demands: Demands, colouring: Colouring, template: Template) -> list[Demand]:

@@ -30,6 +30,11 @@ class Colouring(NamedTuple):
         """Replicas of all fragments."""
         return sum(replicas for replicas, _ in self.sizes)
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of two that are as good, the one with fewer fragments, then with fewer processes, is preferred."""
+        return len(self.partition), self.processes
+
     def policy(self) -> Policy:
         """The policy."""
         fragments = [

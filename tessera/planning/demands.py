@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from tessera.channels.routes import make_routes
 from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import QUANTILES, Work, counts_updates, is_host, node_name, work_kind
+from tessera.errors import TesseraError
 from tessera.graph.channel import Channel
 from tessera.graph.plan import Plan
 from tessera.planning.colourings import Colouring, Partition
@@ -17,6 +19,9 @@ from tessera.planning.workload import Workload
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import WIRING, Every, Node, Op, Repeat, Segment, Send, effects
 from tessera.program.project import project
+
+SHORT = 60
+"""Characters of a segment's name that are shown."""
 
 
 class Call(NamedTuple):
@@ -38,6 +43,11 @@ class FragmentProgram:
     """Slot -> how often it is sent."""
     slots: frozenset[str]
     """Slots that it reads or writes."""
+
+    @cached_property
+    def trips(self) -> float:
+        """All calls of an update."""
+        return sum(call.trips for call in self.calls)
 
 
 class Load(NamedTuple):
@@ -120,7 +130,12 @@ class Demands:
         """The mean work of one call, or of one update of a program that makes many."""
         key = f"{type(node).__name__} {node_name(node)}", envs, threads
         if key not in self._works:
-            costs, quantile = self.workload.costs, iter(range(1 << 62))
+            costs, quantile = self.workload.costs, itertools.count()
+            if costs.timings and not costs.ops and node_name(node) not in costs.timings:
+                raise TesseraError(
+                    f"the profile was cut short, and does not say what `{_short(node_name(node))}` costs: take it again "
+                    "with `tessera profile --again`, when the machine has less to do"
+                )
 
             def in_turn() -> float:
                 return (next(quantile) % QUANTILES + 0.5) / QUANTILES
@@ -154,6 +169,10 @@ class Demands:
     def _replicas(colouring: Colouring, operator: str) -> int:
         pairs = zip(colouring.partition, colouring.sizes, strict=True)
         return next(replicas for operators, (replicas, _) in pairs if operator in operators)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHORT else f"{name[:SHORT]}…"
 
 
 def _described(nodes: tuple[Node, ...]) -> FragmentProgram:

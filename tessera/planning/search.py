@@ -29,12 +29,14 @@ FEWEST = 6
 """Plans that are simulated even if no other can beat the best, so that there is something to compare it with."""
 SIMILAR = 3
 """Plans with the same fragments that are simulated."""
-MESSAGES = 600
-"""Messages that one simulation passes on, roughly: with few in an update more updates are simulated."""
+EVENTS = 1000
+"""Messages and calls of one simulation, roughly: with few in an update more updates are simulated."""
 UPDATES = (3, 24)
 """The fewest and the most updates of one simulation."""
 SEEDS = 3
-"""Simulations of one plan, where costs are drawn from samples."""
+"""Simulations of one plan that is among the best, where costs are drawn from samples."""
+LEADERS = 4
+"""Plans that are simulated so often; others have intervals of the same relative width."""
 STUDENT = 4.303
 """The 97.5 % quantile of Student's distribution for three simulations."""
 
@@ -125,13 +127,16 @@ class _Search:
                     break
 
     def simulate(self, bounded: list[_Bounded], most: int) -> list[Candidate]:
-        """Simulate in the order of bounds until none can be better than the best: the best first."""
-        ordered = sorted(bounded, key=lambda b: (b.bound.seconds, len(b.colouring.partition), b.colouring.processes))
+        """Simulate in the order of bounds until none can be better than the best: the best first.
+
+        The plan with one process is always there to be compared with.
+        """
+        ordered = sorted(bounded, key=lambda b: (b.colouring.processes > 1, b.bound.seconds, *b.colouring.order))
         done: list[Candidate] = []
         alike: dict[Any, int] = {}
         fastest = 0.0
         for each in ordered:
-            hopeless = self._at_most(each) <= fastest * (1 + CLOSE)
+            hopeless = self._at_most(each) <= fastest * (1 + CLOSE) and each.colouring.processes > 1
             if len(done) >= most or (hopeless and len(done) >= FEWEST):
                 break
             partition = each.colouring.partition
@@ -142,7 +147,10 @@ class _Search:
                 alike[partition] = alike.get(partition, 0) + 1
                 done.append(candidate)
                 fastest = max(fastest, candidate.steps_per_second)
-        return self._in_order(done)
+        leaders = self._in_order(done)[:LEADERS] if self.workload.costs.timings else []
+        again = {c.policy.name: self._again(c) for c in leaders}
+        widest = max((c.high / c.steps_per_second - 1 for c in again.values()), default=0.0)
+        return self._in_order([again.get(c.policy.name) or _within(c, widest) for c in done])
 
     def _in_order(self, done: list[Candidate]) -> list[Candidate]:
         """The best first, or the simplest of those that are as good, as far as can be predicted; then the others."""
@@ -183,31 +191,38 @@ class _Search:
             if short:
                 raise TesseraError(short)
             plan = self.workload.plan(policy)
-            runs = self._simulate(plan, each.bound)
+            prediction = self._predict(plan, each.bound)
         except TesseraError as error:
             self.refused.append(Refusal(policy.name, str(error), each.colouring.processes))
             return None
-        speeds = [run.steps_per_second for run in runs]
-        mean = statistics.fmean(speeds)
-        margin = STUDENT * statistics.stdev(speeds) / math.sqrt(len(speeds)) if len(speeds) > 1 else 0.0
         return Candidate(
             policy=policy,
             plan=plan,
-            prediction=replace(runs[0], steps_per_second=mean),
-            low=max(0.0, mean - margin),
-            high=mean + margin,
+            prediction=prediction,
+            low=prediction.steps_per_second,
+            high=prediction.steps_per_second,
             at_most=self._at_most(each),
             bound=each.bound,
             footprints=tuple(footprints),
         )
 
-    def _simulate(self, plan: Plan, bound: Bound) -> list[Prediction]:
-        """Several runs, where costs are drawn from samples, or one that is as long."""
-        seeds = SEEDS if self.workload.costs.timings else 1
-        return [self._predict(plan, bound, seeds, seed) for seed in range(seeds)]
+    def _again(self, candidate: Candidate) -> Candidate:
+        """The same, from several simulations, with an interval."""
+        more = [self._predict(candidate.plan, candidate.bound, seed) for seed in range(1, SEEDS)]
+        speeds = [run.steps_per_second for run in (candidate.prediction, *more)]
+        mean = statistics.fmean(speeds)
+        margin = STUDENT * statistics.stdev(speeds) / math.sqrt(len(speeds))
+        prediction = replace(candidate.prediction, steps_per_second=mean)
+        return replace(candidate, prediction=prediction, low=max(0.0, mean - margin), high=mean + margin)
 
-    def _predict(self, plan: Plan, bound: Bound, runs: int = 1, seed: int = 0, **machine: int) -> Prediction:
-        """One of several runs, on this machine or on one that has more."""
+    def _predict(self, plan: Plan, bound: Bound, seed: int = 0, **machine: int) -> Prediction:
+        """Simulate a plan once, on this machine or on one that has more."""
         fewest, largest = UPDATES
-        updates = max(fewest, min(largest, int(MESSAGES / (bound.messages + 1))) // runs)
-        return self.workload.simulate(plan, updates, warmup=2 + plan.lag, seed=seed, **machine)
+        updates = max(fewest, min(largest, int(EVENTS / (bound.events + 1))))
+        return self.workload.simulate(plan, updates, warmup=1 + plan.lag, seed=seed, **machine)
+
+
+def _within(candidate: Candidate, width: float) -> Candidate:
+    """The same, with an interval of this relative width to each side."""
+    speed = candidate.steps_per_second
+    return replace(candidate, low=max(0.0, speed * (1 - width)), high=speed * (1 + width))
