@@ -133,8 +133,8 @@ class Demands:
             costs, quantile = self.workload.costs, itertools.count()
             if costs.timings and not costs.ops and node_name(node) not in costs.timings:
                 raise TesseraError(
-                    f"the profile was cut short, and does not say what `{_short(node_name(node))}` costs: take it again "
-                    "with `tessera profile --again`, when the machine has less to do"
+                    f"the profile was cut short, and does not say what `{_short(node_name(node))}` costs: take it "
+                    "again with `tessera profile --again`, when the machine has less to do"
                 )
 
             def in_turn() -> float:

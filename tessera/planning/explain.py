@@ -58,8 +58,8 @@ def explanation(ranking: Ranking) -> str:
     """One paragraph: the best plan, what holds it up, and what more of it would bring."""
     best, busy = ranking.best, ranking.best.prediction.busy
     sentences = [
-        f"{best.policy.name} is the best of {ranking.bounded:,} colourings, of which "
-        f"{len(ranking.candidates) + len(ranking.other_recipes)} were simulated: {_speed(best)}."
+        f"{best.policy.name} is the best of {_count(ranking.bounded, 'colouring')}; simulated: "
+        f"{len(ranking.candidates) + len(ranking.other_recipes)}. It is predicted to make {_speed(best)}."
     ]
     bottleneck = best.prediction.bottleneck
     waiting = [
@@ -105,4 +105,4 @@ def _streams(candidate: Candidate) -> str:
 
 def _count(number: int, noun: str) -> str:
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{number:,} {noun if number == 1 else plural}"

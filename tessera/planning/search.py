@@ -122,8 +122,7 @@ class _Search:
                 try:
                     yield _Bounded(colouring, bound_of(self.workload, self.demands, colouring))
                 except TesseraError as error:
-                    title = "/".join(map("+".join, partition))
-                    self.refused.append(Refusal(title, str(error), colouring.processes))
+                    self.refused.append(Refusal(colouring.policy().name, str(error), colouring.processes))
                     break
 
     def simulate(self, bounded: list[_Bounded], most: int) -> list[Candidate]:
