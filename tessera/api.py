@@ -461,10 +461,10 @@ def _config_before(folder: Path | None) -> dict[str, Any]:
 
 def _policy_before(folder: Path) -> Policy | None:
     """The policy of a run that goes on, as its plan says; None if it was planned before plans said so."""
-    data = directory.read_plan(folder).get("origin")
+    data = directory.read_plan(folder).get("colouring")
     if data is None:
         return None
-    where = f"{folder / 'plan.json'}: origin"
+    where = f"{folder / 'plan.json'}: colouring"
     return from_data(data, where, "unnamed")
 
 

@@ -156,7 +156,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Plain data, as saved in plan.json."""
         found = asdict(replace(self, origin=None, channels=()))
-        found["origin"] = None if self.origin is None else asdict(self.origin[0])
+        del found["origin"]
+        found["colouring"] = None if self.origin is None else asdict(self.origin[0])
         return {**found, "channels": [c.to_json() for c in self.channels]}
 
 

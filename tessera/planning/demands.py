@@ -24,7 +24,7 @@ SHORT = 60
 """Characters of a segment's name that are shown."""
 
 
-class Call(NamedTuple):
+class ProgramCall(NamedTuple):
     """A segment or an Op that a replica runs."""
 
     node: Segment | Op
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 class FragmentProgram:
     """What the replicas of a fragment do for an update."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
     sends: dict[str, float]
     """Slot -> how often it is sent."""
     slots: frozenset[str]
@@ -176,16 +176,16 @@ def _short(name: str) -> str:
 
 
 def _described(nodes: tuple[Node, ...]) -> FragmentProgram:
-    calls: list[Call] = []
+    calls: list[ProgramCall] = []
     sends: dict[str, float] = {}
     for node, trips in _leaves(nodes):
         match node:
             case Send(slot=slot):
                 sends[slot] = sends.get(slot, 0.0) + trips
             case Segment():
-                calls.append(Call(node, trips, work_kind(node)))
+                calls.append(ProgramCall(node, trips, work_kind(node)))
             case Op(kind=kind) if kind != WIRING:
-                calls.append(Call(node, trips, work_kind(node)))
+                calls.append(ProgramCall(node, trips, work_kind(node)))
     return FragmentProgram(tuple(calls), sends, frozenset(set.union(*effects(nodes))))
 
 

@@ -137,7 +137,7 @@ def test_a_run_goes_on_under_the_policy_that_was_found_for_it(tmp_path: Path, mo
     options: dict[str, Any] = {**OPTIONS, "run_dir": run, "engine": "serial", "quiet": True, "eval_episodes": 1}
     tessera.train(SMALL, DEVICE, colouring, steps=64, **options)
     assert json.loads((run / "config.json").read_text())["policy"] == colouring
-    assert json.loads((run / "plan.json").read_text())["origin"]["fragments"][1]["operators"] == "grad apply"
+    assert json.loads((run / "plan.json").read_text())["colouring"]["fragments"][1]["operators"] == "grad apply"
     for policy in (None, "auto", colouring):
         result = tessera.train(SMALL, DEVICE, policy, steps=64, resume=True, **options)
         assert result.plan.policy == colouring
