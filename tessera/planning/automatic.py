@@ -17,7 +17,7 @@ from tessera.planning.prepare import prepare_plan, reference_plan
 from tessera.support.accelerators import share_accelerators
 
 if TYPE_CHECKING:  # only a run that has a profile, or takes one, pays for these
-    from tessera.engines.simulated.engine import Prediction
+    from tessera.engines.simulated.prediction import Prediction
     from tessera.planning.ranking import Ranking
     from tessera.profiling.profile import Profile
 

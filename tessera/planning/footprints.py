@@ -39,7 +39,8 @@ def footprints_of(workload: Workload, colouring: Colouring, template: Template) 
             in_groups = slot in SLOTS and SLOTS[slot].layout == "groups"
             arrays += times * workload.slot_bytes.get(slot, 0) * (held if in_groups else 1)
         title = "+".join(operators)
-        process = workload.process_bytes.get(title, PROCESS_BYTES + (0 if on_device else int(arrays)))
+        base = workload.costs.process_memory or PROCESS_BYTES
+        process = workload.process_bytes.get(title, base + (0 if on_device else int(arrays)))
         found.append(Footprint(title, replicas, process, int(arrays) if on_device else 0))
     return found
 

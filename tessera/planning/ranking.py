@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.engines.simulated.engine import Prediction
+from tessera.engines.simulated.prediction import Prediction
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.planning.bounds import Bound

@@ -10,8 +10,8 @@ from typing import Any
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.simulated.costs import Costs
-from tessera.engines.simulated.engine import Prediction
 from tessera.engines.simulated.machine import Machine
+from tessera.engines.simulated.prediction import Prediction
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.bounds import Bound, bound_of

@@ -10,8 +10,9 @@ from typing import Any
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs
-from tessera.engines.simulated.engine import Prediction, SimulatedEngine
+from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.machine import Machine
+from tessera.engines.simulated.prediction import Prediction
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan, make_plan
 from tessera.graph.policy import Policy
@@ -76,7 +77,7 @@ class Workload:
         """Predict how a plan runs, on this machine or on one that differs from it."""
         there = replace(self.machine, **machine)
         return SimulatedEngine(
-            plan, self.algorithm, self.env, self.costs, there.cores, there.accelerators, seed, self.shapes
+            plan, self.algorithm, self.env, self.costs, there.cores, there.accelerators, seed, shapes=self.shapes
         ).run(updates, warmup)
 
 

@@ -60,7 +60,7 @@ def test_a_learner_of_its_own_pays_where_acting_may_lag_and_a_core_is_left():
     peers = next(c for c in found.candidates if c.policy.name == f"{EVERYTHING}@4")
     assert seconds(peers) == pytest.approx(4.25)
     assert peers.why == f"{EVERYTHING} does everything, one after the other"
-    assert "waits 75% of the time" in explanation(found) or "waits 75%" in explanation(found)
+    assert "waits 75%" in explanation(found)
 
 
 def test_dear_messages_let_a_learner_of_its_own_win():
@@ -160,8 +160,6 @@ def test_accelerators_serve_one_program_after_the_other():
     found = search(costs(acting=4.0), cores=8, machine=machine)
     assert seconds(found.best) == pytest.approx(16.0 / 2)
     assert {gain.what for gain in found.gains} >= {"core", "accelerator"}
-    small = search(costs(acting=4.0), cores=8, machine=Machine(8, 2, 64 * GB, 64 * GB))
-    assert small.best.policy.name == found.best.policy.name
 
 
 def test_the_objective_may_be_time_or_money():

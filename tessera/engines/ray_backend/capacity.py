@@ -63,7 +63,7 @@ def check_capacity(plan: Plan, nodes: list[Resources]) -> None:
         fits = [node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in needed.items())]
         if not fits:
             raise NoCapacity(
-                f"the cluster has no room for this plan. Asked: {_describe_needs(plan)}. "
+                f"the cluster has no room for this plan. Asked: {describe_needs(plan)}. "
                 f"Available: {describe_nodes(nodes)}. Use fewer replicas, add nodes, or wait for other jobs",
                 fragment,
             )
@@ -102,6 +102,7 @@ def describe_nodes(nodes: list[Resources]) -> str:
     return "; ".join(f"node {k}: {describe_resources(node)}" for k, node in enumerate(nodes)) or "no node"
 
 
-def _describe_needs(plan: Plan) -> str:
+def describe_needs(plan: Plan) -> str:
+    """What all replicas of a plan need, in words."""
     each = [(f.replicas, f.title, describe_resources(resources_of(plan, i, 0))) for i, f in enumerate(plan.fragments)]
     return ", ".join(f"{replicas} × {title} with {needed} each" for replicas, title, needed in each)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from tessera.program.nodes import HOST, WIRING, Collective, Node, Op, Repeat, Segment
 
 UNINFORMATIVE_SLOTS = frozenset(
@@ -101,6 +103,12 @@ class Costs:
     """Name of a segment, or of an Op that Python calls (`node_name`) -> calls that were timed."""
     per_node: float = 0.0
     """Seconds that Python takes between two nodes."""
+    remote_links: LinkCosts = field(default_factory=LinkCosts)
+    """Messages between machines, besides the network: serialising, a call of Ray, its object store."""
+    slowdown: tuple[float, ...] = ()
+    """How fast each of k = 1, 2, … threads runs beside the others, relative to its equal part of the cores."""
+    process_memory: int = 0
+    """Bytes of a process before it holds anything."""
 
     def draw(self, node: Segment | Op, envs: int, count: int, threads: int, random: Random) -> Work:
         """The work of one call, for so many environments; a loop without a number of its own has `count` turns."""
@@ -109,11 +117,22 @@ class Costs:
             seconds = self.seconds(node, envs, count)
             return Work(seconds, seconds)
         calls = self._calls_of(node_name(node), timed, envs, threads)
-        turns = count if counts_updates(node) else 1
+        turns = count if is_counted(node) else 1
         if turns == 1:
             return calls[int(random() * QUANTILES)]
         drawn = [calls[int(random() * QUANTILES)] for _ in range(turns)]
         return Work(sum(w.seconds for w in drawn), sum(w.cpu_seconds for w in drawn))
+
+    def calls(self, node: Segment | Op, envs: int, threads: int) -> np.ndarray | None:
+        """Seconds of calls, and those of cores, from the fastest to the slowest [2, calls]; None if none was timed."""
+        name = node_name(node)
+        timed = self.timings.get(name)
+        if timed is None:
+            return None
+        key = name, envs, threads
+        if key not in self._arrays:
+            self._arrays[key] = np.asarray(self._calls_of(name, timed, envs, threads)).T
+        return self._arrays[key]
 
     def seconds(self, node: Node, envs: int, count: int) -> float:
         """Work of a segment or an Op, from its Ops."""
@@ -135,6 +154,10 @@ class Costs:
     def _known(self) -> dict[tuple[str, int, int], tuple[Work, ...]]:
         return {}
 
+    @cached_property
+    def _arrays(self) -> dict[tuple[str, int, int], np.ndarray]:
+        return {}
+
     def _calls_of(self, name: str, timed: tuple[Timing, ...], envs: int, threads: int) -> tuple[Work, ...]:
         key = name, envs, threads
         if key not in self._known:
@@ -144,9 +167,14 @@ class Costs:
 
 def op_name(op: Op) -> str:
     """The name of an Op in a table of costs: what it makes of what, as in `act observed -> actions`."""
-    read = "+".join(slot for slot in op.reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
-    made = next((slot for slot in op.writes if slot not in ("memory", "env_state")), op.writes[0])
-    return " ".join(filter(None, (op.operator, read, "->", made)))
+    return _op_name(op.operator, op.reads, op.writes)
+
+
+@lru_cache(maxsize=4096)
+def _op_name(operator: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> str:
+    read = "+".join(slot for slot in reads if slot not in UNINFORMATIVE_SLOTS and not slot.endswith("_clock"))
+    made = next((slot for slot in writes if slot not in ("memory", "env_state")), writes[0])
+    return " ".join(filter(None, (operator, read, "->", made)))
 
 
 def node_name(node: Segment | Op) -> str:
@@ -204,7 +232,7 @@ def is_host(node: Segment | Op) -> bool:
     return isinstance(node, Op) and node.kind == HOST
 
 
-def counts_updates(node: Segment | Op) -> bool:
+def is_counted(node: Segment | Op) -> bool:
     """Whether one call makes as many updates as the engine says."""
     return isinstance(node, Segment) and any(isinstance(n, Repeat) and n.count is None for n in node.nodes)
 

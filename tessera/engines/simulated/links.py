@@ -1,85 +1,190 @@
-"""Links in virtual time: messages take a while to arrive."""
+"""Links in virtual time: messages take a while to arrive, and those between nodes pass their network cards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 
 from tessera.channels.link import LinkSpec, Message
+from tessera.channels.rpc.outbox import INLINE_BYTES
 from tessera.engines.simulated.costs import LinkCosts
-from tessera.engines.simulated.virtual_time import VirtualTime
+from tessera.engines.simulated.network import NetworkCard, transmit
+from tessera.engines.simulated.tokens import there
+from tessera.engines.simulated.virtual_time import Event, VirtualTime
+
+Charge = Callable[[int, float], float]
+"""Gives a replica, by its place, seconds of work to do; how much it has to do in all."""
 
 
-def message_bytes(spec: LinkSpec) -> int:
-    """Bytes of one message of a link."""
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(spec.like))
+def message_bytes(shape: Any) -> int:
+    """Bytes of a message of this shape."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shape))
+
+
+@dataclass(eq=False, kw_only=True)
+class LinkEnd:
+    """The readers of a link on one node, as they and the writer see the link."""
+
+    link: SimulatedLink = field(init=False, repr=False)
+    places: tuple[int, ...]
+    """Of its readers."""
+    capacity: int
+    """Messages that may be in flight."""
+    costs: LinkCosts
+    cards: tuple[NetworkCard, NetworkCard] | None = None
+    """Of the writer's node and of this one, if they are two."""
+    copies_sent: float = 1.0
+    """Messages of one writer that one of these stands for, summed over readers."""
+    copies_received: float = 1.0
+    """Messages to one reader that one of these stands for."""
+    remote: float = 1.0
+    """Share of them that go to other nodes."""
+    sent: int = 0
+    """Messages that have arrived."""
+    on_the_way: bool = False
+    """Whether a message of a register is: there is one at the most."""
+    arrived: Message | None = None
+    """The newest of a register."""
+    borrowed: bool = False
+
+    def can_send(self) -> bool:
+        """Whether one more message may be sent."""
+        return self.link.can_send()
+
+    def put(self, value: Any, version: int) -> None:
+        """Send."""
+        self.link.put(value, version)
+
+    def waiting(self, reader: int) -> int:
+        """Messages that have arrived and that a reader has not taken yet."""
+        return self.sent - self.link.taken[reader]
+
+    def peek(self, reader: int, ahead: int = 0) -> Message:
+        """The next message of a reader, or one after it; it must be there."""
+        return self.link.messages[self.link.taken[reader] + ahead]
+
+    def release(self, reader: int, count: int = 1) -> None:
+        """Be done with messages."""
+        self.link.release(self, reader, count)
+
+    def newest(self) -> Message | None:
+        """The newest message that has arrived."""
+        if self.link.register:
+            return self.arrived
+        return self.link.messages[self.sent - 1] if self.sent else None
+
+    def away(self) -> bool:
+        """Nobody dies in virtual time."""
+        return False
+
+    def deliver(self, time: VirtualTime, ready: float, nbytes: int, times: float, then: Event) -> None:
+        """Have a message that is ready at a time arrive, and then call; it stands for so many in a row."""
+        ready += self.costs.transit_seconds(nbytes)
+        if self.cards is None:
+            return time.after(ready - time.now, then)
+        readers = len(self.places)
+        # what is large is fetched once by each node, whatever the number of its readers
+        sent = times * self.remote * self.copies_sent * nbytes / (readers if nbytes >= INLINE_BYTES else 1)
+        received = times * self.remote * self.copies_received * nbytes * (1 if nbytes >= INLINE_BYTES else readers)
+        return transmit(time, *self.cards, sent, received, ready, then)
+
+    @property
+    def latency(self) -> float:
+        """Seconds that the smallest message takes back."""
+        return self.costs.latency + (0.0 if self.cards is None else max(card.latency for card in self.cards))
 
 
 class SimulatedLink:
     """A queue or register; it wakes its ends when they may look again, and has them pay for what they send and take."""
 
-    borrowed = False
-
     def __init__(
         self,
         spec: LinkSpec,
-        costs: LinkCosts,
+        nbytes: int,
+        stands_for: float,
+        ends: dict[int, LinkEnd],
         time: VirtualTime,
         wake: Callable[[int], None],
-        charge: Callable[[int, float], float],
+        charge: Charge,
     ) -> None:
-        """`wake` makes a replica look again, `charge` gives it seconds of work to do, and says how much it has to do
-        in all; both know it by its place."""
-        self.nbytes = message_bytes(spec)
-        self.capacity = spec.capacity
-        self.sent = 0
-        """Messages that have arrived."""
+        """`stands_for` is of the writer, `ends` are by node, and `wake` makes a replica look again, by its place."""
+        self._stands_for = stands_for
+        self.nbytes, self.ends, self.register, self.capacity = nbytes, ends, spec.register, spec.capacity
+        self.messages: dict[int, Message] = {}
+        self.taken = [0] * len(spec.readers)
         self._submitted = 0
-        self._taken = [0] * len(spec.readers)
-        self._messages: dict[int, Message] = {}
-        self._spec, self._costs, self._time, self._wake, self._charge = spec, costs, time, wake, charge
+        self._first = 0
+        """The oldest message that a reader has not taken."""
+        self._left: dict[int, int] = {}
+        """Message -> readers that have not taken it."""
+        self._spec, self._time, self._wake, self._charge = spec, time, wake, charge
+        for end in ends.values():
+            end.link = self
+
+    def end_at(self, node: int) -> LinkEnd:
+        """What a replica on a node reads or writes it through."""
+        return self.ends.get(node) or next(iter(self.ends.values()))
 
     def can_send(self) -> bool:
         """Whether one more message may be sent."""
-        return self._spec.register or self._submitted - min(self._taken) < self.capacity
+        return self.register or self._submitted - self._first < self.capacity
 
     def put(self, value: Any, version: int) -> None:
         """Send."""
-        self._messages[self._submitted] = Message(value, version)
+        number, message = self._submitted, Message(there(value), version)
         self._submitted += 1
-        work = self._charge(self._spec.writer, self._costs.cpu_seconds(self.nbytes))
-        self._time.after(work + self._costs.transit_seconds(self.nbytes), self._arrive)
+        if self.register:
+            self.messages = {number: message}
+        else:
+            self.messages[number], self._left[number] = message, len(self.taken)
+        due = [end for end in self.ends.values() if not (self.register and end.on_the_way and end.cards)]
+        self._send(due, number, message)
 
-    def _arrive(self) -> None:
-        self.sent += 1
-        if self._spec.register:
-            self._messages.pop(self.sent - 2, None)
-        for place in self._spec.readers:
+    def _send(self, ends: list[LinkEnd], number: int, message: Message) -> None:
+        """Send to some of the ends; the newest params may stand for all that were published since the last."""
+        times = max(1.0, message.value.stands_for / self._stands_for) if self.register else 1.0
+        ready = self._time.now + self._pay(ends, times)
+        for end in ends:
+            end.on_the_way = True
+            end.deliver(self._time, ready, self.nbytes, times, partial(self._arrive, end, number, message))
+
+    def _pay(self, ends: list[LinkEnd], times: float) -> float:
+        """Have the writer work on a message: within a node once, else for each reader; what it owes in all."""
+        work = 0.0
+        for costs in {end.costs for end in ends}:
+            copies = sum(end.copies_sent for end in ends if end.costs == costs) if len(self.ends) > 1 else 1.0
+            stored = 1.0 if self.nbytes >= INLINE_BYTES else copies
+            work += copies * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
+        return self._charge(self._spec.writer, times * work)
+
+    def _arrive(self, end: LinkEnd, number: int, message: Message) -> None:
+        end.on_the_way = False
+        end.sent = number + 1
+        if self.register:
+            end.arrived = message
+            if end.cards:
+                for place in end.places:
+                    self._charge(place, end.costs.cpu_seconds(self.nbytes))
+                if number + 1 < self._submitted:  # newer ones were published meanwhile: the newest is next
+                    newest = self._submitted - 1
+                    self._send([end], newest, self.messages[newest])
+        for place in end.places:
             self._wake(place)
 
-    def waiting(self, reader: int) -> int:
-        """Messages that have arrived and that a reader has not taken yet."""
-        return self.sent - self._taken[reader]
-
-    def peek(self, reader: int, ahead: int = 0) -> Message:
-        """The next message of a reader, or one after it; it must be there."""
-        return self._messages[self._taken[reader] + ahead]
-
-    def release(self, reader: int, count: int = 1) -> None:
-        """Be done with messages."""
-        oldest = min(self._taken)
-        self._taken[reader] += count
-        for number in range(oldest, min(self._taken)):
-            del self._messages[number]
-        self._charge(self._spec.readers[reader], count * self._costs.cpu_seconds(self.nbytes))
-        self._time.after(self._costs.latency, lambda: self._wake(self._spec.writer))
-
-    def newest(self) -> Message | None:
-        """The newest message that has arrived."""
-        return self._messages[self.sent - 1] if self.sent else None
-
-    def away(self) -> bool:
-        """Nobody dies in virtual time."""
-        return False
+    def release(self, end: LinkEnd, reader: int, count: int) -> None:
+        """A reader is done with messages."""
+        full = not self.can_send()
+        for number in range(self.taken[reader], self.taken[reader] + count):
+            self._left[number] -= 1
+            if not self._left[number]:
+                del self._left[number], self.messages[number]
+        self.taken[reader] += count
+        while self._first < self._submitted and self._first not in self._left:
+            self._first += 1
+        self._charge(self._spec.readers[reader], count * end.copies_received * end.costs.cpu_seconds(self.nbytes))
+        if full and self.can_send():
+            self._time.after(end.latency, lambda: self._wake(self._spec.writer))

@@ -18,6 +18,8 @@ class Token:
     nbytes: int = 0
     job: int = 0
     """The compiled program of its replica that makes it, by number; 0: it is there."""
+    stands_for: int = 1
+    """Replicas that its own one stands for."""
 
 
 NOTHING = Token()
@@ -135,6 +137,11 @@ class TokenShards:
 def newest(values: Sequence[Token]) -> int:
     """The newest version."""
     return max(v.version for v in values)
+
+
+def there(token: Token) -> Token:
+    """The token once it is sent, so that its own replica has made it."""
+    return replace(token, job=0) if token.job else token
 
 
 TOKENS = TokenValues()

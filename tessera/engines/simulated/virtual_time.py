@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -36,52 +37,75 @@ class Processor(Protocol):
     """What work is done by."""
 
     def run(self, seconds: float, then: Event, threads: float = 1) -> None:
-        """Do work that takes so long alone, and then call; it keeps so many threads busy."""
+        """Do work that takes so long alone at speed 1, and then call; it keeps so many threads busy."""
 
 
 class Cores:
     """The cores of one machine, which all that is runnable shares.
 
-    With more threads than cores, each gets an equal part.
+    With k threads on C cores, each runs at min(1, C/k) of what it does alone, times the measured slowdown of k threads.
+    All jobs run at the same rate. So there is one clock of work, which runs at that rate, and a job ends when the clock
+    has advanced by its seconds: whoever comes or goes changes the rate, and no job has to be looked at.
     """
 
-    def __init__(self, time: VirtualTime, count: int) -> None:
-        self._time, self.count = time, count
-        self._jobs: dict[int, tuple[float, float, Event]] = {}
-        """Job -> seconds of work that are left, threads, what comes then."""
+    def __init__(self, time: VirtualTime, count: int, slowdown: tuple[float, ...] = (), speed: float = 1.0) -> None:
+        """`slowdown[k - 1]` is for k threads, beyond the table as its last; `speed` is relative to where costs were
+        measured."""
+        self._time, self.count, self._slowdown, self._speed = time, count, slowdown, speed
+        self._jobs: list[tuple[float, int, float, Event]] = []
+        """A heap: when the clock of work is there, number, threads, what comes then."""
         self._numbers = itertools.count()
+        self._threads = 0.0
+        self._work = 0.0
+        """The clock of work."""
         self._settled = 0.0
+        """When it was last set."""
         self._plan = 0
         """Grows whenever the next end is planned anew, which makes earlier plans void."""
+        self.used = 0.0
+        """Seconds in which cores were busy, summed over cores."""
 
     def run(self, seconds: float, then: Event, threads: float = 1) -> None:
-        """Do work that takes so long alone, and then call; it keeps so many threads busy."""
+        """Do work that takes so long alone at speed 1, and then call; it keeps so many threads busy."""
         self._settle()
-        self._jobs[next(self._numbers)] = (seconds, min(threads, self.count), then)
+        threads = min(threads, float(self.count))
+        heapq.heappush(self._jobs, (self._work + seconds / self._speed, next(self._numbers), threads, then))
+        self._threads += threads
         self._plan_next()
+
+    def forget_use(self) -> None:
+        """Count how busy cores are from here on."""
+        self._settle()
+        self.used = 0.0
 
     def _rate(self) -> float:
         """Seconds of work that each job gets done in a second."""
-        threads = sum(job[1] for job in self._jobs.values())
-        return min(1.0, self.count / threads)
+        shared = min(1.0, self.count / self._threads) if self._threads else 1.0
+        if not self._slowdown:
+            return shared
+        return shared * self._slowdown[min(max(math.ceil(self._threads), 1), len(self._slowdown)) - 1]
 
     def _settle(self) -> None:
-        """Account for what was done since the number of jobs last changed."""
+        """Set the clock of work, before the number of jobs changes."""
         if self._jobs:
-            done = (self._time.now - self._settled) * self._rate()
-            self._jobs = {k: (left - done, threads, then) for k, (left, threads, then) in self._jobs.items()}
+            passed = self._time.now - self._settled
+            self._work += passed * self._rate()
+            self.used += passed * min(self._threads, self.count)
         self._settled = self._time.now
 
     def _plan_next(self) -> None:
         self._plan += 1
         if self._jobs:
-            first = min(self._jobs, key=lambda k: self._jobs[k][0])
-            plan, seconds = self._plan, max(self._jobs[first][0], 0.0) / self._rate()
-            self._time.after(seconds, lambda: self._end(first) if plan == self._plan else None)
+            plan, seconds = self._plan, max(self._jobs[0][0] - self._work, 0.0) / self._rate()
+            self._time.after(seconds, lambda: self._end() if plan == self._plan else None)
+        else:
+            self._work, self._threads = 0.0, 0.0  # so that the clock keeps its precision
 
-    def _end(self, job: int) -> None:
+    def _end(self) -> None:
         self._settle()
-        then = self._jobs.pop(job)[2]
+        end, _, threads, then = heapq.heappop(self._jobs)
+        self._work = max(self._work, end)
+        self._threads -= threads
         self._plan_next()
         then()
 
@@ -89,16 +113,16 @@ class Cores:
 class Device:
     """An accelerator: it runs what it is given one after the other."""
 
-    def __init__(self, time: VirtualTime) -> None:
-        self._time = time
+    def __init__(self, time: VirtualTime, speed: float = 1.0) -> None:
+        self._time, self._speed = time, speed
         self._waiting: deque[tuple[float, Event]] = deque()
 
     def run(self, seconds: float, then: Event, threads: float = 1) -> None:
-        """Do work that takes so long, after all that came before, and then call."""
+        """Do work that takes so long on a device of speed 1, after all that came before, and then call."""
         del threads
-        self._waiting.append((seconds, then))
+        self._waiting.append((seconds / self._speed, then))
         if len(self._waiting) == 1:
-            self._time.after(seconds, self._end)
+            self._time.after(seconds / self._speed, self._end)
 
     def _end(self) -> None:
         _, then = self._waiting.popleft()

@@ -1,0 +1,109 @@
+"""A plan in virtual time, several times over: what it would do, with intervals."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tessera.algorithms.contract import Algorithm
+from tessera.engines.replica.trace import clear_traces, merge_traces
+from tessera.engines.simulated.cluster import Cluster
+from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.deployment import MOST_EXACT, Deployment, on_cluster, on_one_machine
+from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.engines.simulated.prediction import Prediction
+from tessera.envs.base import Environment
+from tessera.errors import TesseraError
+from tessera.graph.plan import Plan
+
+DRAWS = 5
+"""Runs with calls drawn anew, of which the interval is made."""
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Number of draws -> how many standard errors the interval of 95 % reaches to each side (Student's t)."""
+UPDATES, WARMUP = 20, 4
+"""Times that all replicas are heard, while counting and before."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Predictions of one plan, each with calls drawn anew."""
+
+    deployment: Deployment
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def first(self) -> Prediction:
+        """The first of them, of which the details are shown."""
+        return self.predictions[0]
+
+    @property
+    def steps_per_second(self) -> float:
+        """The mean over draws."""
+        return statistics.fmean(p.steps_per_second for p in self.predictions)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of 95 % of the mean; a point where costs do not vary."""
+        found = [p.steps_per_second for p in self.predictions]
+        if len(found) < 2:
+            return found[0], found[0]
+        reach = T_95[len(found)] * statistics.stdev(found) / math.sqrt(len(found))
+        return max(0.0, self.steps_per_second - reach), self.steps_per_second + reach
+
+    @property
+    def price_per_million_steps(self) -> float:
+        """What a million steps cost; 0 where nodes have no price."""
+        cluster = self.deployment.cluster
+        return 0.0 if cluster is None else cluster.price / 3600 * 1e6 / self.steps_per_second
+
+
+def simulate(
+    plan: Plan,
+    algorithm: Algorithm,
+    env: Environment,
+    costs: Costs,
+    *,
+    cores: int = 1,
+    accelerators: int = 0,
+    cluster: Cluster | None = None,
+    updates: int | None = None,
+    draws: int = DRAWS,
+    trace: Path | None = None,
+    most_exact: int = MOST_EXACT,
+) -> Simulation:
+    """Predict how a plan runs on one machine or on a cluster; `trace` is where the timeline of the first draw goes."""
+    if updates is not None and updates < 1:
+        raise TesseraError(f"--updates {updates}: at least one update is needed")
+    if cluster is None:
+        deployment = on_one_machine(plan, cores, accelerators)
+    else:
+        deployment = on_cluster(plan, cluster, most_exact)
+    heard = _updates_until_all_are_heard(deployment)
+    found: list[Prediction] = []
+    for seed in range(min(draws, max(T_95)) if costs.timings else 1):
+        kept = trace if seed == 0 else None
+        engine = SimulatedEngine(plan, algorithm, env, costs, seed=seed, deployment=deployment, trace=kept)
+        try:
+            found.append(engine.run(updates or UPDATES * heard, WARMUP * heard))
+        except TesseraError:
+            if trace is not None:
+                clear_traces(trace)
+            raise
+    if trace is not None:
+        merge_traces(trace)
+    return Simulation(deployment, tuple(found))
+
+
+def on_accelerators(plan: Plan) -> Plan:
+    """The plan of a CPU-only machine for nodes that have accelerators."""
+    return replace(plan, fragments=tuple(replace(f, platform="gpu") for f in plan.fragments))
+
+
+def _updates_until_all_are_heard(deployment: Deployment) -> int:
+    """Updates in which each simulated replica contributes about once."""
+    plan = deployment.plan
+    if plan.solo:
+        return plan.fragments[plan.home("grad")].replicas
+    return max(1, plan.groups // plan.batches)
