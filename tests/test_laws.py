@@ -28,7 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "program": ("algorithms.contract", "stores.base", "graph", "envs.base", "maths"),
     "channels": ("program", "graph", "algorithms.contract"),
     "engines": ("channels", "program", "graph", "algorithms.contract", "envs.base"),
-    "profiling": ("engines", "channels", "program", "graph", "algorithms.contract", "envs"),
+    "profiling": ("engines", "channels", "program", "graph", "algorithms.contract", "envs.base"),
     "planning": ("profiling", "engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
     "evaluation": ("engines", "channels", "program", "graph", "policies", "algorithms.contract", "envs"),
     "runs": (

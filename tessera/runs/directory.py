@@ -136,6 +136,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return _read(folder, "summary.json")
 
 
+def read_plan(folder: Path) -> dict[str, Any]:
+    """Read plan.json of a run."""
+    return _read(folder, "plan.json")
+
+
 def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
     """Create the folder and write config.json and plan.json."""
     try:

@@ -206,6 +206,14 @@ def segment_kind(segment: Segment) -> str:
     return "both" if plays and learns else "play" if plays else "learn"
 
 
+@lru_cache(maxsize=4096)
+def work_kind(node: Segment | Op) -> str:
+    """What a segment or an Op does: play, learn, or both."""
+    if isinstance(node, Segment):
+        return segment_kind(node)
+    return "play" if node.operator in ("env", "act") else "learn"
+
+
 def ops_in(nodes: tuple[Node, ...]) -> list[Op]:
     """All Ops, also those in loops, but for those that only pass values on."""
     found: list[Op] = []
