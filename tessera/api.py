@@ -34,6 +34,7 @@ from tessera.planning.automatic import AUTO, prepare_automatically
 from tessera.planning.memory import members_at_once
 from tessera.planning.planner import Planner
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
+from tessera.planning.saved_planner import saved_planner
 from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
 from tessera.program.training_program import published
@@ -260,7 +261,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     if seeds is not None:
         env, policy = _world_of_seeds(env, policy, precision, mesh)
     elif policy in (None, AUTO) and before and folder is not None:
-        policy = _policy_before(folder) or policy
+        policy = (plans[0].policy if plans else _policy_before(folder)) or policy
     _check_allowed(allow)
     if policy is None or policy == AUTO:
         found = prepare_automatically(
@@ -287,7 +288,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
     plan = newest_plan(plan, plans, len(jax.local_devices()))
-    planner = _profile_planner(bound, environment, plan, display.note) if planner is None else planner
+    planner = saved_planner(bound, environment, plan, display.note) if planner is None else planner
     if replan:
         check_planner(planner)
     run = Run(
@@ -296,22 +297,6 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     )  # fmt: skip
     state, summary = run.go(resume)
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
-
-
-def _profile_planner(algorithm: Algorithm, env: Environment, plan: Plan, note: Callable[[str], None]) -> Planner | None:
-    """A planner by the saved profile of what a plan runs; None if there is none that still holds."""
-    from tessera.profiling.profile import find_profile
-
-    try:
-        found = find_profile(algorithm, env, plan)
-    except TesseraError as damaged:
-        note(str(damaged))
-        return None
-    if found is None:
-        return None
-    from tessera.planning.profile_planner import ProfilePlanner  # only a run that has a profile pays for the simulator
-
-    return ProfilePlanner(algorithm, env, found.costs, found.machine, found.taken)
 
 
 def _world_of_seeds(env: Any, policy: str | Policy | None, precision: str, mesh: str | None) -> tuple[Any, Any]:

@@ -41,3 +41,13 @@ class Planner(Protocol):
         Asked at a checkpoint, after the run has drifted from its prediction. The plan must learn the same: as many
         environments and groups, and the same lag.
         """
+
+
+def work_ratios(prediction: Prediction, measured: Measured) -> dict[str, float]:
+    """How many times as long as predicted the replicas of each fragment work for an update, by its title."""
+    found = {}
+    for title, busy in measured.busy.items():
+        if prediction.busy.get(title, 0.0) > 0 and busy > 0:
+            predicted = prediction.busy[title] / prediction.updates_per_second
+            found[title] = busy / measured.updates_per_second / predicted
+    return found

@@ -18,7 +18,8 @@ from tessera.planning.planner import Measured
 UPDATES, WARMUP = 10, 3
 """Updates that are simulated, and those before them that fill queues."""
 
-Find = Callable[[Plan, Measured], Plan | None]
+Find = Callable[[Plan, Prediction | None, Measured], Plan | None]
+"""Finds a better plan than one that runs, by what was predicted and what was measured of it."""
 
 
 @dataclass(frozen=True)
@@ -48,4 +49,4 @@ class ProfilePlanner:
 
     def better(self, plan: Plan, measured: Measured) -> Plan | None:
         """A plan that would be faster by what was measured, if there is one."""
-        return None if self.find is None else self.find(plan, measured)
+        return None if self.find is None else self.find(plan, self.predict(plan), measured)

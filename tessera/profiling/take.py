@@ -14,7 +14,8 @@ from tessera.engines.replica.replica import make_training, wide_numbers
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, node_name, op_name, ops_in, segment_kind
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
-from tessera.graph.plan import Plan, make_plan
+from tessera.graph.plan import Plan
+from tessera.graph.plan_changes import planned_again
 from tessera.graph.policy import Fragment, Policy
 from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.probe import MessageTime, Probed, ProbeJob, probed_from_json
@@ -114,15 +115,10 @@ def take_profile(
 
 def replan(plan: Plan, policy: Policy) -> Plan | None:
     """The plan of another policy that learns the same, with environments, groups and lag as they are; None: none is."""
-    assert plan.origin is not None
-    _, needs = plan.origin
-    cuts = {**policy.cuts, "params": replace(policy.cut("params"), lag=plan.lag)}
     devices = max(f.devices * f.model for f in plan.fragments)
+    engine = "local" if policy.several else "serial"
     try:
-        return make_plan(
-            replace(policy, cuts=cuts), needs, plan.envs, groups=plan.groups, platform=plan.fragments[0].platform,
-            available=devices,
-        )  # fmt: skip
+        return planned_again(plan, policy, reason="to be timed", engine=engine, available=devices)
     except TesseraError:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.engines.simulated.prediction import Prediction
-from tessera.planning.planner import Measured
+from tessera.planning.planner import Measured, work_ratios
 from tessera.support.machine import cores
 
 CHANGED = 1.15
@@ -20,16 +20,6 @@ def drift_sentence(drift: float, prediction: Prediction, measured: Measured, age
     speeds = f"{measured.steps_per_second:,.0f} instead of {prediction.steps_per_second:,.0f}{profile}"
     causes = [_work(drift, prediction, measured), _load(drift, measured)]
     return f"steps/s {abs(drift):.0%} {side} the prediction ({speeds}): " + "; ".join(filter(None, causes))
-
-
-def work_ratios(prediction: Prediction, measured: Measured) -> dict[str, float]:
-    """How many times as long as predicted the replicas of each fragment work for an update, by its title."""
-    found = {}
-    for title, busy in measured.busy.items():
-        if prediction.busy.get(title, 0.0) > 0 and busy > 0:
-            predicted = prediction.busy[title] / prediction.updates_per_second
-            found[title] = busy / measured.updates_per_second / predicted
-    return found
 
 
 def _work(drift: float, prediction: Prediction, measured: Measured) -> str:

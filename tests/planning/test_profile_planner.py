@@ -40,7 +40,7 @@ def test_better_plans_are_those_that_are_found():
     bound, env, plan = planned("fused:devices=1")
     measured = Measured(steps_per_second=1.0, updates_per_second=1.0)
     assert ProfilePlanner(bound, env, COSTS, MACHINE).better(plan, measured) is None
-    assert ProfilePlanner(bound, env, COSTS, MACHINE, find=lambda plan, _: plan).better(plan, measured) is plan
+    assert ProfilePlanner(bound, env, COSTS, MACHINE, find=lambda plan, *_: plan).better(plan, measured) is plan
 
 
 def test_a_run_with_a_saved_profile_has_its_prediction_beside_it(tmp_path, monkeypatch, capsys):
