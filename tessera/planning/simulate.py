@@ -76,10 +76,7 @@ def simulate(
     """Predict how a plan runs on one machine or on a cluster; `trace` is where the timeline of the first draw goes."""
     if updates is not None and updates < 1:
         raise TesseraError(f"--updates {updates}: at least one update is needed")
-    if cluster is None:
-        deployment = on_one_machine(plan, cores, accelerators)
-    else:
-        deployment = on_cluster(plan, cluster, most_exact)
+    deployment = on_one_machine(plan, cores, accelerators) if cluster is None else on_cluster(plan, cluster, most_exact)
     heard = _updates_until_all_are_heard(deployment)
     found: list[Prediction] = []
     for seed in range(min(draws, max(T_95)) if costs.timings else 1):
