@@ -53,6 +53,7 @@ def report() -> str:
     folder = cache_folder()
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if folder.exists() else 0
     lines.append(f"cache     {folder} ({size / 1e6:.1f} MB of compiled programs; TESSERA_CACHE moves it, empty: off)")
+    lines.append(f"profiles  {_profiles()}")
     lines.append(f"runs      {Path('runs').resolve()}")
     return "\n".join(lines)
 
@@ -82,6 +83,32 @@ def _ray() -> str:
         return f"not installed: {install_hint('ray')}"
     up = cluster.current()
     return f"{version}, " + (f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one")
+
+
+def _profiles() -> str:
+    """Which profiles are known, and which of them no longer hold."""
+    from tessera.errors import TesseraError
+    from tessera.profiling.profile import changes, profiles_folder, read_profile
+
+    folder = profiles_folder()
+    if folder is None:
+        return "not kept, since TESSERA_CACHE is empty"
+    known: list[str] = []
+    stale: list[str] = []
+    broken: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            profile = read_profile(path)
+        except TesseraError:
+            broken.append(path.name)
+            continue
+        about = f"{profile.about['algorithm']} in {profile.about['environment']}"
+        changed = changes(profile)
+        (stale if changed else known).append(f"{about} ({changed[0] if changed else profile.age})")
+    parts = [f"{len(known)} that hold" + (f": {', '.join(known)}" if known else "")]
+    parts += [f"stale: {', '.join(stale)}"] if stale else []
+    parts += [f"not readable: {', '.join(broken)}"] if broken else []
+    return "; ".join(parts) if known or stale or broken else "none: tessera profile takes one"
 
 
 def _version(package: str) -> str | None:

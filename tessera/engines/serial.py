@@ -13,6 +13,7 @@ from tessera.algorithms.contract import Algorithm, State
 from tessera.channels.in_process import InProcessLink
 from tessera.channels.inboxes import SharedExchange
 from tessera.channels.link import Flow
+from tessera.channels.link_specs import LinkName
 from tessera.channels.routes import make_routes
 from tessera.channels.shared_tree import PlacedTree, PlainMemory, SharedTree
 from tessera.engines.base import Snapshot
@@ -54,11 +55,7 @@ class SerialEngine(MapReduce):
         self.plan = plan
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
-        self.links = {
-            (k, lane): InProcessLink(len(readers), in_flight(c.discipline), isinstance(c.discipline, Newest))
-            for k, (c, r) in enumerate(zip(plan.channels, self.routes, strict=True))
-            for lane, (_, readers) in r.lanes().items()
-        }
+        self.links = self.make_links()
         self.trees = {k: self._share(c.source) for k, c in enumerate(plan.channels) if isinstance(c.discipline, Shared)}
         self.replicas: list[Replica] = []
         for i, placed in enumerate(plan.fragments):
@@ -71,6 +68,14 @@ class SerialEngine(MapReduce):
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
             replica.tracer = TraceWriter(trace, place, replica.title)
+
+    def make_links(self) -> dict[LinkName, Any]:
+        """Every link, within this process."""
+        return {
+            (k, lane): InProcessLink(len(readers), in_flight(c.discipline), isinstance(c.discipline, Newest))
+            for k, (c, r) in enumerate(zip(self.plan.channels, self.routes, strict=True))
+            for lane, (_, readers) in r.lanes().items()
+        }
 
     def _share(self, fragment: int) -> list[SharedTree]:
         """Memory that the replicas of a fragment share: the end of each."""

@@ -25,7 +25,7 @@ from tessera.channels.routes import Route, make_routes
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
 from tessera.engines.simulated.accounts import Accounts
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_counted, is_host, op_name, ops_in
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, counts_updates, is_host, op_name, ops_in
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
@@ -251,9 +251,8 @@ class SimulatedEngine:
                     self._work(replica, NO_WORK)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:
-                    goes_on = False  # then it looks again: what it waits for may have come meanwhile
-                    self._work(replica, NO_WORK)
+                case _ if replica.debt:  # then it looks again
+                    goes_on = self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
 
@@ -282,7 +281,7 @@ class SimulatedEngine:
         count = int(replica.slots["count"])
         calls = self.costs.calls(node, replica.envs, replica.threads) if replica.members is not None else None
         if calls is not None and replica.members is not None:
-            return replica.members.draw(calls, count if is_counted(node) else 1)
+            return replica.members.draw(calls, count if counts_updates(node) else 1)
         work = self.costs.draw(node, replica.envs, count, replica.threads, self._random)
         gradients = self._gradients_of(replica, node)
         return work if gradients == 1 else work.times(gradients)
@@ -421,8 +420,8 @@ class SimulatedEngine:
 
 
 def _check_names(costs: Costs, training: Training) -> None:
-    """Refuse costs of Ops that there are not."""
-    known = {op_name(op) for op in ops_in(training.updates())}
+    """Refuse costs of Ops that there are not; one that hands params on is another where acting trails behind."""
+    known = {op_name(op) for lag in (0, 1) for op in ops_in(replace(training, lag=lag).updates())}
     for name in costs.ops:
         if name not in known:
             raise unknown_name("Op in the costs", name, sorted(known))

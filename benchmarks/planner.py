@@ -1,0 +1,221 @@
+"""Is the planner right? Predicted and measured steps/s of many plans, and what its choice loses against the best.
+
+    python benchmarks/planner.py                         all pairs on this machine
+    python benchmarks/planner.py --pairs ppo-cartpole --rounds 5
+
+For each pair of an algorithm and an environment a profile is taken, and every plan is predicted from it alone. Then all
+plans are started, and run in turn, round after round. Nothing is fitted to what is measured here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from tessera import algorithms
+from tessera.engines.factory import make_engine
+from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.errors import TesseraError
+from tessera.graph.plan import Plan
+from tessera.planning.prepare import prepare_plan
+from tessera.profiling.profile import find_profile, save_profile
+from tessera.profiling.take import take_profile
+from tessera.support.machine import cores
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+PAIRS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ppo-cartpole-device": ("ppo", "gymnax:CartPole-v1", {}),
+    "dqn-acrobot-device": ("dqn", "gymnax:Acrobot-v1", {}),
+    "ppo-cartpole": ("ppo", "CartPole-v1", {}),
+    "ppo-halfcheetah": ("ppo", "HalfCheetah-v5", {}),
+    "ppo-sleeping": ("ppo", "py:sleeping_env.SleepingEnv", {}),
+    "ppo-breakout-device": ("ppo", "gymnax:Breakout-MinAtar", {}),
+}
+PLANS = (
+    "fused:devices=1",
+    "single_learner_coarse:actors=1",
+    "single_learner_coarse:actors=2",
+    "single_learner_coarse:actors=4",
+    "single_learner_fine:actors=2",
+    "multi_learner:learners=2",
+    "central:workers=2",
+    "split_inference:workers=2",
+)
+SIMULATED_UPDATES = 40
+WINDOW = 0.5
+"""Seconds that one call of an engine takes, about."""
+
+
+@dataclass
+class Options:
+    """What to run."""
+
+    pairs: tuple[str, ...] = tuple(PAIRS)
+    plans: tuple[str, ...] = PLANS
+    rounds: int = 5
+    """Times that each plan is measured."""
+    seconds: float = 3.0
+    """How long each time."""
+    budget: float = 60.0
+    """Seconds for a profile."""
+    fresh: bool = True
+    """Take a profile even if one is saved."""
+    output: Path | None = None
+
+
+@dataclass
+class Measured:
+    """One plan."""
+
+    plan: str
+    predicted: float
+    lag_predicted: float = 0.0
+    bottleneck: str = ""
+    measured: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Of all rounds."""
+        return statistics.fmean(self.measured)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the mean, 95 %."""
+        half = 1.96 * statistics.stdev(self.measured) / math.sqrt(len(self.measured)) if len(self.measured) > 1 else 0.0
+        return self.mean - half, self.mean + half
+
+
+def run_pair(name: str, options: Options) -> dict[str, Any]:
+    """Predict and measure all plans of one pair."""
+    algorithm, env, settings = PAIRS[name]
+    chosen = algorithms.get(algorithm)(**settings)
+    bound, environment, base = prepare_plan(chosen, env, None)
+    profile = None if options.fresh else find_profile(bound, environment, base)
+    if profile is None:
+        last = [""]
+
+        def progress(what: str, share: float) -> None:
+            if what != last[0]:
+                print(f"  profile {share:4.0%}  {what}", flush=True)
+                last[0] = what
+
+        profile = take_profile(bound, environment, base, progress, options.budget)
+        save_profile(profile)
+    print(f"  {profile.seconds:.0f} s, links {profile.costs.links}, factors {profile.costs.factors}", flush=True)
+    rows, running = [], []
+    try:
+        for text in options.plans:
+            try:
+                bound, environment, plan = prepare_plan(
+                    chosen, env, text, envs=base.envs, groups=base.groups, lag=base.lag
+                )
+                found = SimulatedEngine(plan, bound, environment, profile.costs, cores()).run(SIMULATED_UPDATES)
+            except TesseraError as error:
+                print(f"  {text}: {error}")
+                continue
+            lag = found.flows["experience"].lag_mean if "experience" in found.flows else 0.0
+            rows.append(Measured(text, found.steps_per_second, lag, found.bottleneck))
+            running.append(Running(plan, bound, environment))
+        for _ in range(options.rounds):
+            for row, run in zip(rows, running, strict=True):
+                row.measured.append(run.measure(options.seconds))
+    finally:
+        for run in running:
+            run.close()
+    return report(name, rows)
+
+
+class Running:
+    """A plan under way."""
+
+    def __init__(self, plan: Plan, algorithm: Any, env: Any) -> None:
+        self.steps = float(plan.envs_per_update) * algorithm.schedule.steps
+        rest: dict[str, Any] = {"trace": ""} if plan.engine == "serial" else {"note": lambda text: None}
+        self.engine = make_engine(plan, algorithm, env, 0, 1 << 24, None, **rest)
+        self.engine.start()
+        for _ in range(3):
+            begun = time.perf_counter()
+            self.engine.advance(1)
+        self.chunk = max(1, min(1024, int(WINDOW / (time.perf_counter() - begun))))
+        self.engine.advance(self.chunk)
+
+    def measure(self, seconds: float) -> float:
+        """Steps/s."""
+        begun, updates = time.perf_counter(), 0
+        while time.perf_counter() - begun < seconds:
+            self.engine.advance(self.chunk, ahead=self.chunk)
+            updates += self.chunk
+        rate = updates * self.steps / (time.perf_counter() - begun)
+        while self.engine.pending:
+            self.engine.advance(min(self.chunk, self.engine.pending))
+        return rate
+
+    def close(self) -> None:
+        """End it."""
+        self.engine.close()
+
+
+def report(name: str, rows: list[Measured]) -> dict[str, Any]:
+    """Print and return what was found."""
+    rows = sorted(rows, key=lambda r: -r.mean)
+    chosen = max(rows, key=lambda r: r.predicted)
+    best = rows[0]
+    regret = max(0.0, 1 - chosen.interval[1] / best.interval[0])
+    errors = sorted(abs(r.predicted / r.mean - 1) for r in rows)
+    print(f"{name}: chosen {chosen.plan}, best {best.plan}, regret {regret:.1%}, tau {tau(rows):.2f}")
+    for r in rows:
+        low, high = r.interval
+        print(
+            f"  {r.plan:34s} predicted {r.predicted:10,.0f}  measured {r.mean:10,.0f} ({low:,.0f} to {high:,.0f})"
+            f"  {r.predicted / r.mean - 1:+6.1%}  {r.bottleneck}"
+        )
+    return {
+        "pair": name,
+        "regret": regret,
+        "tau": tau(rows),
+        "median_error": statistics.median(errors),
+        "rows": [
+            {"plan": r.plan, "predicted": r.predicted, "measured": r.measured, "lag": r.lag_predicted} for r in rows
+        ],
+    }
+
+
+def tau(rows: list[Measured]) -> float:
+    """Kendall's, over pairs of plans whose measured intervals are disjoint."""
+    agree = total = 0
+    for i, a in enumerate(rows):
+        for b in rows[i + 1 :]:
+            (a_low, a_high), (b_low, b_high) = a.interval, b.interval
+            if a_low > b_high or b_low > a_high:
+                total += 1
+                agree += 1 if (a.predicted - b.predicted) * (a.mean - b.mean) > 0 else -1
+    return agree / total if total else 1.0
+
+
+def main(options: Options) -> None:
+    """Run all pairs."""
+    found = []
+    for name in options.pairs:
+        print(name, flush=True)
+        found.append(run_pair(name, options))
+        if options.output is not None:
+            options.output.write_text(json.dumps({"cores": cores(), "pairs": found}, indent=1) + "\n")
+    regrets, taus = [f["regret"] for f in found], [f["tau"] for f in found]
+    errors = sorted(abs(r["predicted"] / statistics.fmean(r["measured"]) - 1) for f in found for r in f["rows"])
+    tail = errors[int(0.9 * (len(errors) - 1))]
+    print(f"regret    mean {statistics.fmean(regrets):.1%}, worst {max(regrets):.1%}")
+    print(f"tau       mean {statistics.fmean(taus):.2f}, worst {min(taus):.2f}")
+    print(f"error     median {statistics.median(errors):.0%}, 90th percentile {tail:.0%}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

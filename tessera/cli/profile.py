@@ -1,0 +1,96 @@
+"""`tessera profile`: measure what an algorithm costs in an environment on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tessera.cli.options import parse_arguments, plan_arguments, policy_of
+
+if TYPE_CHECKING:
+    from tessera.profiling.profile import Profile
+    from tessera.profiling.take import Progress
+
+
+@dataclass
+class ProfileOptions:
+    """How long to measure."""
+
+    seconds: float = 60.0
+    """Seconds that it may take, at the most; at least 20."""
+    again: bool = False
+    """Measure even if a profile is saved that still holds."""
+
+
+def profile_command(arguments: list[str]) -> None:
+    """Run `tessera profile`."""
+    world, options, algorithm = parse_arguments("profile", arguments, ProfileOptions)
+    from tessera.errors import TesseraError
+    from tessera.planning.prepare import prepare_plan
+    from tessera.profiling.profile import find_profile, path_of, save_profile
+    from tessera.profiling.take import take_profile
+    from tessera.support.accelerators import share_accelerators
+
+    if options.seconds < 20:
+        raise TesseraError(f"--seconds {options.seconds:g}: starting and compiling alone take most of 20: ask for more")
+    share_accelerators()  # processes that measure want some too
+    bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **plan_arguments(world))
+    profile = None if options.again else find_profile(bound, env, plan)
+    if profile is None:
+        with progress_bar() as progress:
+            profile = take_profile(bound, env, plan, progress, options.seconds)
+        save_profile(profile)
+    print(report(profile))
+    path = path_of(profile.about)
+    print(f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line whenever something else is measured."""
+    if not sys.stderr.isatty():
+        told: list[str] = []
+
+        def tell(what: str, share: float) -> None:
+            if what not in told[-1:]:
+                print(f"profile {share:4.0%}  {what}", file=sys.stderr, flush=True)
+                told.append(what)
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("profile"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def report(profile: Profile) -> str:
+    """What was found, one line for each."""
+    about, costs = profile.about, profile.costs
+    lines = [
+        f"profile   {about['algorithm']} in {about['environment']}, {about['environments']} environments, "
+        f"{about['groups']} groups",
+        f"machine   {profile.machine.cores} cores, {profile.machine.accelerators} accelerators, "
+        f"{profile.circumstances['processor']}",
+    ]
+    for name, points in costs.timings.items():
+        for timing in points:
+            calls = sorted(timing.calls)
+            middle, slow = calls[len(calls) // 2], calls[int(0.95 * (len(calls) - 1))]
+            size = f"{timing.envs:6d} environments, {timing.threads} threads"
+            work = f"{1e3 * middle.seconds:9.3f} ms, 95 % within {1e3 * slow.seconds:9.3f}"
+            lines.append(f"call      {size}  {work}  {name if len(name) < 80 else name[:77] + '...'}")
+    links = costs.links
+    lines.append(
+        f"message   {1e6 * links.cpu_per_message:.0f} µs and {1e9 * links.cpu_per_byte:.2f} ns a byte at each end, "
+        f"{1e6 * links.latency:.0f} µs on its way"
+    )
+    held = ", ".join(f"{title} {size / 2**20:.0f} MB" for title, size in profile.process_bytes.items())
+    lines.append(f"start     {profile.start_seconds:.1f} s on processes; memory: {held or 'not measured'}")
+    return "\n".join(lines)

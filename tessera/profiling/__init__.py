@@ -1,0 +1,1 @@
+"""What an algorithm costs in an environment on this machine, measured."""

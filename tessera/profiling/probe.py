@@ -1,0 +1,197 @@
+"""Probes: plans that a process runs for a moment, in one thread, to see what their parts cost."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from tessera.algorithms.contract import Algorithm
+from tessera.channels.packing import pack
+from tessera.engines.simulated.costs import Timing, Work
+from tessera.envs.base import Environment
+from tessera.errors import EnvironmentFailed, TesseraError
+from tessera.graph.plan import Plan
+
+if TYPE_CHECKING:
+    from tessera.profiling.probe_engine import ProbeEngine
+
+WARMUP = 2
+"""Unrolls that fill a replay: sampling costs the same, however full it is."""
+LEAST_UPDATES = 4
+SECONDS = 0.6
+"""How long a probe is timed, at the least."""
+CHUNK_SECONDS = 0.05
+"""A program that makes many updates in one call is called for as long."""
+SLEEPS = 0.05
+"""Voluntary switches of a thread per call, above which what Python calls sleeps rather than being kept from a core."""
+
+
+@dataclass(frozen=True)
+class MessageTime:
+    """Messages at one end of a channel, of one size."""
+
+    links: int
+    """Links that a message goes through."""
+    nbytes: int
+    """Bytes of all of them."""
+    seconds: float
+    """Half of the messages took as long, or longer."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found."""
+
+    timings: dict[str, tuple[Timing, ...]]
+    messages: tuple[MessageTime, ...]
+    per_node: float
+    """Seconds that Python takes between two nodes."""
+    compile_seconds: float
+    memory: int
+    """The most bytes that the process has held."""
+    ops: dict[str, tuple[int, float]]
+    """Name of an Op -> environments, and seconds of one call within a program."""
+
+
+@dataclass(frozen=True)
+class ProbeJob:
+    """The job of a process that tries plans, one after the other, and reports each."""
+
+    plans: tuple[Plan, ...]
+    algorithm: Algorithm
+    env: Environment
+    threads: int
+    x64: bool
+    ops: tuple[bool, ...]
+    """Of which plans, of one fragment, it times each Op instead."""
+
+    def work(self, connection: Connection) -> None:
+        """Try all plans."""
+        import jax
+
+        from tessera.support.cache import use_compilation_cache
+
+        jax.config.update("jax_enable_x64", self.x64)
+        use_compilation_cache()
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        for k, plan in enumerate(self.plans):
+            found = probe(plan, self.algorithm, self.env, self.threads, self.ops[k])
+            connection.send_bytes(pack({"kind": "probed", "found": probed_to_json(found)}, {}))
+
+
+def probe(plan: Plan, algorithm: Algorithm, env: Environment, threads: int, ops: bool = False) -> Probed:
+    """Run a plan for a moment in this process, and say what its parts cost."""
+    from tessera.profiling.probe_engine import ProbeEngine
+
+    schedule = algorithm.schedule
+    if schedule.warmup > WARMUP:
+        algorithm = replace(algorithm, warmup=WARMUP)  # type: ignore[call-arg]
+    begun = time.perf_counter()
+    engine = ProbeEngine(plan, algorithm, env)
+    try:
+        return _probe_ops(engine) if ops else _probe(engine, begun, threads)
+    except EnvironmentFailed as failure:
+        raise TesseraError(f"no profile can be taken, because `env` failed: {failure}") from failure
+    finally:
+        engine.close()
+
+
+def _probe(engine: ProbeEngine, begun: float, threads: int) -> Probed:
+    engine.start()
+    engine.measure(1)
+    compiled = time.perf_counter() - begun
+    began = time.perf_counter()
+    engine.measure(1)
+    one = time.perf_counter() - began
+    chunk = max(1, int(CHUNK_SECONDS / one))
+    engine.clear()
+    began, updates = time.perf_counter(), 0
+    while updates < LEAST_UPDATES or time.perf_counter() - began < SECONDS:
+        engine.measure(chunk)
+        updates += chunk
+        if time.perf_counter() - began > 5 * SECONDS:
+            break
+    between, nodes = (sum(getattr(s, name) for s in engine.stopwatches) for name in ("between", "nodes"))
+    timings = _timings(engine, threads)
+    messages = _messages(engine)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Probed(timings, messages, between / max(nodes, 1), compiled, memory, {})
+
+
+def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
+    import jax
+
+    from tessera.profiling.stopwatch import thinned
+
+    plan = engine.plan
+    found: dict[str, tuple[Timing, ...]] = {}
+    on_cpu = jax.default_backend() == "cpu"
+    for i, stopwatch in enumerate(engine.stopwatches):
+        placed = plan.fragments[i]
+        plays = bool({"env", "act"} & set(placed.operators))
+        envs = len(placed.held("act" if plays else "grad")[0]) * plan.envs_per_group // placed.devices
+        for name, works in stopwatch.calls.items():
+            host = name in stopwatch.switches
+            sleeps = stopwatch.switches[name] > SLEEPS * len(works)
+            kept = thinned([w if sleeps or not (host or on_cpu) else undisturbed(w) for w in works])
+            found[name] = (Timing(envs, 1 if host else threads, kept),)
+    return found
+
+
+def undisturbed(work: Work) -> Work:
+    """A call of something that never sleeps, without the time in which other processes had its core."""
+    return Work(min(work.seconds, work.cpu_seconds), work.cpu_seconds)
+
+
+def _messages(engine: ProbeEngine) -> tuple[MessageTime, ...]:
+    found = []
+    for i, stopwatch in enumerate(engine.stopwatches):
+        for end, seconds in stopwatch.messages.items():
+            middle = sorted(seconds)[len(seconds) // 2]
+            links, nbytes = engine.size_of(i, end)
+            found.append(MessageTime(links, nbytes, middle))
+    return tuple(found)
+
+
+def _probe_ops(engine: ProbeEngine) -> Probed:
+    """Time each compiled Op, all of which are in the one fragment."""
+    from tessera.profiling.op_timing import time_ops
+    from tessera.program.project import project
+
+    engine.start()
+    found = time_ops(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
+    return Probed({}, (), 0.0, 0.0, 0, {name: (engine.plan.envs, seconds) for name, seconds in found.items()})
+
+
+def probed_to_json(found: Probed) -> dict[str, Any]:
+    """Plain data."""
+    timings = {
+        name: [[t.envs, t.threads, [list(work) for work in t.calls]] for t in points]
+        for name, points in found.timings.items()
+    }
+    messages = [[m.links, m.nbytes, m.seconds] for m in found.messages]
+    plain = {"per_node": found.per_node, "compile_seconds": found.compile_seconds, "memory": found.memory}
+    return {"timings": timings, "messages": messages, "ops": found.ops, **plain}
+
+
+def probed_from_json(found: dict[str, Any]) -> Probed:
+    """From plain data."""
+    return Probed(
+        timings_from_json(found["timings"]),
+        tuple(MessageTime(*message) for message in found["messages"]),
+        found["per_node"],
+        found["compile_seconds"],
+        found["memory"],
+        {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},
+    )
+
+
+def timings_from_json(found: dict[str, Any]) -> dict[str, tuple[Timing, ...]]:
+    """Calls that were timed, by name."""
+    return {
+        name: tuple(Timing(envs, threads, tuple(Work(*w) for w in calls)) for envs, threads, calls in points)
+        for name, points in found.items()
+    }

@@ -1,0 +1,254 @@
+"""Taking a profile: probes in processes like those of replicas, then one short run on processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tessera.algorithms.contract import Algorithm
+from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
+from tessera.engines.replica.replica import make_training, wide_numbers
+from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, node_name, op_name, ops_in, segment_kind
+from tessera.envs.base import Environment
+from tessera.errors import TesseraError
+from tessera.graph.plan import Plan, make_plan
+from tessera.graph.policy import Fragment, Policy
+from tessera.profiling.probe import MessageTime, Probed, ProbeJob, probed_from_json
+from tessera.profiling.profile import Profile, about, circumstances, this_machine
+from tessera.profiling.trial_run import trial_run
+from tessera.program.compile import merge_segments
+from tessera.program.nodes import Every, Node, Repeat, Segment
+from tessera.program.project import project
+from tessera.support.machine import cores
+
+BUDGET = 60.0
+"""Seconds that a profile may take."""
+PROBES = 0.8
+"""Share of the time for probes; the rest is for a run on processes."""
+LOOK_SECONDS = 0.2
+
+Progress = Callable[[str, float], None]
+"""Told what is measured, and which share of the time has passed."""
+
+WHOLE = ("env act store grad apply",)
+SPLITS = (
+    ("env act", "store grad apply"),
+    ("env", "act store grad apply"),
+    ("env act store grad", "apply"),
+)
+"""Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
+
+
+@dataclass
+class Findings:
+    """What probes have found so far."""
+
+    timings: dict[str, dict[tuple[int, int], Timing]] = field(default_factory=dict)
+    messages: list[MessageTime] = field(default_factory=list)
+    ops: dict[str, tuple[int, float]] = field(default_factory=dict)
+    per_node: list[float] = field(default_factory=list)
+    compile_seconds: float = 0.0
+
+    def add(self, found: Probed, alone: bool) -> None:
+        """Add those of one probe; of several timings of the same the last one counts."""
+        for name, points in found.timings.items():
+            for t in points:
+                self.timings.setdefault(name, {})[t.envs, t.threads] = t
+        self.messages += found.messages
+        self.ops |= found.ops
+        self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
+        if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
+            self.per_node.append(found.per_node)
+
+
+def take_profile(
+    algorithm: Algorithm, env: Environment, plan: Plan, progress: Progress, seconds: float = BUDGET
+) -> Profile:
+    """Measure what a plan's algorithm costs in its environment on this machine."""
+    begun = time.monotonic()
+    end = begun + seconds
+    findings = Findings()
+    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE[0]),)))
+    assert everything is not None
+
+    def tell(what: str) -> None:
+        progress(what, min(1.0, (time.monotonic() - begun) / seconds))
+
+    first, *others = [p for p in split_plans(plan) if p is not None]
+    batches = [(cores(), [everything], [False])]
+    batches.append((1, [first, everything, *others], [False, True, *(False for _ in others)]))
+    for threads, plans, ops in batches:
+        for tried, found in run_probes(plans, algorithm, env, threads, begun + PROBES * seconds, tell, ops):
+            findings.add(found, len(tried.fragments) == 1 and tried.fragments[0].replicas == 1)
+    if not findings.timings:
+        raise TesseraError(
+            f"no profile can be taken: not one update of {plan.algorithm} in {plan.env} was done within {seconds:.0f} s"
+        )
+    costs = make_costs(findings, plan, algorithm, env)
+    tell("one run on processes")
+    alternating = Policy("two fragments", (Fragment(SPLITS[1][0]), Fragment(SPLITS[1][1])))
+    trial = replan(plan, alternating)  # a message at every step, for which the other one waits
+    started = trial_run(trial, algorithm, env, costs, end) if trial is not None else None
+    if started is not None:
+        costs = replace(costs, links=replace(costs.links, latency=started.latency))
+    progress("done", 1.0)
+    return Profile(
+        costs,
+        this_machine(),
+        about(algorithm, env, plan),
+        circumstances(),
+        time.time(),
+        time.monotonic() - begun,
+        started.start_seconds if started else 0.0,
+        findings.compile_seconds,
+        started.process_bytes if started else {},
+    )
+
+
+def replan(plan: Plan, policy: Policy) -> Plan | None:
+    """The plan of another policy that learns the same, with environments, groups and lag as they are; None: none is."""
+    assert plan.origin is not None
+    _, needs = plan.origin
+    cuts = {**policy.cuts, "params": replace(policy.cut("params"), lag=plan.lag)}
+    devices = max(f.devices * f.model for f in plan.fragments)
+    try:
+        return make_plan(
+            replace(policy, cuts=cuts), needs, plan.envs, groups=plan.groups, platform=plan.fragments[0].platform,
+            available=devices,
+        )  # fmt: skip
+    except TesseraError:
+        return None
+
+
+def split_plans(plan: Plan) -> Iterator[Plan | None]:
+    """Plans with two fragments, and of peers, by how much they tell: with two replicas, and with as many as can be."""
+    most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
+    few = min(2, most)
+
+    def split(k: int, replicas: int) -> Plan | None:
+        first, second = SPLITS[k]
+        return replan(plan, Policy("two fragments", (Fragment(first, replicas=replicas), Fragment(second))))
+
+    def peers(replicas: int) -> Plan | None:
+        return replan(plan, Policy("peers", (Fragment(WHOLE[0], replicas=replicas),))) if replicas > 1 else None
+
+    yield split(0, few)
+    yield peers(few)
+    for k, replicas in ((0, most), (1, few), (2, few), (1, most), (2, most)):
+        if replicas == few or most > few:
+            yield split(k, replicas)
+    if most > few:
+        yield peers(most)
+
+
+def run_probes(
+    plans: list[Plan], algorithm: Algorithm, env: Environment, threads: int, end: float,
+    tell: Callable[[str], None], ops: list[bool],
+) -> Iterator[tuple[Plan, Probed]]:  # fmt: skip
+    """Probe plans in a process with so many threads, until the time is over."""
+    left = list(plans)
+    if time.monotonic() >= end:
+        return
+    placed = replace(left[0].fragments[0], threads=threads, devices=1, model=1)
+    process = start_process(placed, ())
+    try:
+        assign(process, ProbeJob(tuple(left), algorithm, env, threads, wide_numbers(), tuple(ops)))
+        tell(_words(left[0]))
+        while left and time.monotonic() < end:
+            wait_for_any([process], LOOK_SECONDS)
+            alive = process.alive()
+            for found in _received(process):
+                yield left.pop(0), found
+                tell(_words(left[0]) if left else "messages")
+            if not alive and left:
+                raise TesseraError(f"no profile can be taken: the process that tried {_words(left[0])} {_end(process)}")
+            if left:
+                tell(_words(left[0]))
+    finally:
+        process.kill()
+
+
+def _received(process: PooledProcess) -> Iterator[Probed]:
+    for meta, _ in process.received():
+        if meta["kind"] == "probed":
+            yield probed_from_json(meta["found"])
+        elif meta["kind"] in ("error", "refused"):
+            raise TesseraError(f"no profile can be taken: {meta['text']}")
+
+
+def _end(process: PooledProcess) -> str:
+    reason, on_its_own = process.exit_reason()
+    return f"ended with {reason}" if on_its_own else f"was {reason}"
+
+
+def _words(plan: Plan) -> str:
+    return " | ".join(f"{f.title}{f' x {f.replicas}' if f.replicas > 1 else ''}" for f in plan.fragments)
+
+
+def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Environment) -> Costs:
+    """Costs from what was found: calls as they were timed, and factors for segments that were not."""
+    timings = {name: tuple(points.values()) for name, points in findings.timings.items()}
+    ops = {name: ((envs, seconds),) for name, (envs, seconds) in findings.ops.items()}
+    per_node = min(findings.per_node, default=0.0)
+    costs = Costs(ops=ops, links=link_costs(findings.messages), timings=timings, per_node=per_node)
+    dispatch, factors = dispatch_and_factors(timed_segments(costs, plan, algorithm, env))
+    return replace(costs, dispatch=dispatch, factors=factors)
+
+
+def dispatch_and_factors(timed: list[tuple[str, float, float]]) -> tuple[float, dict[str, float]]:
+    """What it costs to begin a segment, and by how much its Ops cost more in it than alone, by its kind.
+
+    Args:
+        timed: of each segment that was timed its kind, the seconds of its Ops, and those that it took.
+    """
+    small = sorted(whole - ops for _, ops, whole in timed if ops < whole / 2)
+    dispatch = small[len(small) // 2] if small else 0.0
+    factors = {}
+    for kind in dict.fromkeys(kind for kind, _, _ in timed):
+        large = [(ops, whole) for k, ops, whole in timed if k == kind and ops > dispatch]
+        if large:
+            factors[kind] = max(0.1, sum(whole - dispatch for _, whole in large) / sum(ops for ops, _ in large))
+    return dispatch, factors
+
+
+def timed_segments(costs: Costs, plan: Plan, algorithm: Algorithm, env: Environment) -> list[tuple[str, float, float]]:
+    """Segments that were timed for all environments: kind, seconds of their Ops, and seconds that they took."""
+    found: dict[str, tuple[str, float, float]] = {}
+    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE[0]),)))
+    for tried in [everything, *split_plans(plan)]:
+        if tried is None:
+            continue
+        training = make_training(tried, algorithm, env)
+        for i in range(len(tried.fragments)):
+            for segment in _segments(merge_segments(project(training.updates(), tried, i))):
+                name, ops = node_name(segment), costs.seconds(segment, plan.envs, 1)
+                for t in costs.timings.get(name, ()):
+                    if t.envs == plan.envs and all(op_name(op) in costs.ops for op in ops_in(segment.nodes)):
+                        found[name] = segment_kind(segment), ops, sorted(t.calls)[len(t.calls) // 2].cpu_seconds
+    return list(found.values())
+
+
+def _segments(nodes: tuple[Node, ...]) -> Iterator[Segment]:
+    for node in nodes:
+        if isinstance(node, Segment):
+            yield node
+        elif isinstance(node, Repeat | Every):
+            yield from _segments(node.body)
+
+
+def link_costs(messages: list[MessageTime]) -> LinkCosts:
+    """What a message and a byte cost at each end: the line nearest to all that were timed, of which neither is less
+    than nothing."""
+    if not messages:
+        return LinkCosts()
+    sizes = np.array([(m.links, m.nbytes) for m in messages], float)
+    seconds = np.array([m.seconds for m in messages])
+    (message, byte), *_ = np.linalg.lstsq(sizes, seconds, rcond=None)
+    if message < 0:
+        message, byte = 0.0, float(seconds.sum() / sizes[:, 1].sum())
+    if byte < 0:
+        message, byte = float(seconds.sum() / sizes[:, 0].sum()), 0.0
+    return LinkCosts(cpu_per_message=float(message), cpu_per_byte=float(byte))

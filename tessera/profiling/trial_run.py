@@ -1,0 +1,81 @@
+"""A short run on processes: what it takes to start, what each process holds, and how long a message is on its way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tessera.algorithms.contract import Algorithm
+from tessera.engines.local import LocalEngine
+from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.envs.base import Environment
+from tessera.graph.plan import Plan
+from tessera.support.machine import cores
+
+SECONDS = 2.0
+"""How long it is timed."""
+LEAST_UPDATES = 5
+LONGEST_LATENCY = 0.01
+SIMULATED_UPDATES = 20
+HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """What a run on processes has shown."""
+
+    start_seconds: float
+    process_bytes: dict[str, int]
+    """Fragment -> the most memory that one of its processes held."""
+    latency: float
+    """Seconds that a message is on its way, so that the simulated run is as fast as this one."""
+
+
+def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, end: float) -> TrialRun | None:
+    """Run a plan on processes for a moment; None if the time is over."""
+    if time.monotonic() > end:
+        return None
+    begun = time.monotonic()
+    engine = LocalEngine(replace(plan, engine="local"), algorithm, env, 0, 1 << 20, note=lambda text: None)
+    try:
+        engine.start()
+        engine.advance(1)
+        started = time.monotonic() - begun
+        engine.advance(1)
+        begun, updates = time.monotonic(), 0
+        while updates < LEAST_UPDATES or time.monotonic() - begun < SECONDS:
+            engine.advance(LEAST_UPDATES, ahead=LEAST_UPDATES)
+            updates += LEAST_UPDATES
+        seconds = (time.monotonic() - begun) / updates
+        held = {title: _most_bytes(pid) for title, pid in engine.processes().items()}
+    finally:
+        engine.close()
+    fragments: dict[str, int] = {}
+    for title, size in held.items():
+        fragment = title.rpartition("/")[0]
+        fragments[fragment] = max(size, fragments.get(fragment, 0))
+    return TrialRun(started, fragments, find_latency(plan, algorithm, env, costs, seconds))
+
+
+def find_latency(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, seconds: float) -> float:
+    """The latency with which a simulated update takes as long as a real one."""
+
+    def simulated(latency: float) -> float:
+        given = replace(costs, links=replace(costs.links, latency=latency))
+        return 1 / SimulatedEngine(plan, algorithm, env, given, cores()).run(SIMULATED_UPDATES).updates_per_second
+
+    low, high = 0.0, LONGEST_LATENCY
+    if simulated(low) >= seconds:
+        return low
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if simulated(middle) < seconds else (low, middle)
+    return (low + high) / 2
+
+
+def _most_bytes(pid: int) -> int:
+    """The most memory that a process has held."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,0 +1,231 @@
+"""What a profile is made of: probes, fits, files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tessera import A2C, DQN, TesseraError
+from tessera.cli.main import main
+from tessera.engines.replica.replica import make_training
+from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, node_name, op_name, ops_in
+from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.engines.simulated.machine import Machine
+from tessera.planning.prepare import prepare_plan
+from tessera.profiling import profile as profiles
+from tessera.profiling.probe import MessageTime, probe, probed_from_json, probed_to_json, undisturbed
+from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
+from tessera.profiling.take import Findings, dispatch_and_factors, link_costs, make_costs, replan, split_plans
+from tessera.program.compile import merge_segments
+from tessera.program.nodes import HOST, Every, Op, Repeat, Segment
+from tessera.program.project import project
+
+SMALL = A2C(unroll=4, widths=(8,))
+REPLAY = DQN(n_step=1, unroll=4, draws=2, batch=16, capacity=512, warmup=4, widths=(8,))
+
+
+def work_in(nodes: tuple[Any, ...]) -> list[Any]:
+    """Segments, and Ops that Python calls."""
+    found = []
+    for node in nodes:
+        if isinstance(node, Repeat | Every):
+            found += work_in(node.body)
+        elif isinstance(node, Segment) or (isinstance(node, Op) and node.kind == HOST):
+            found.append(node)
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned() -> Any:
+    return prepare_plan(SMALL, "CartPole-v1", None, envs=8, groups=8)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "policy"),
+    [
+        (SMALL, "CartPole-v1", "single_learner_coarse:actors=2"),
+        (SMALL, "gymnax:CartPole-v1", "multi_learner:learners=2"),
+        (REPLAY, "gymnax:CartPole-v1", "single_learner_fine:actors=2"),
+    ],
+)
+def test_a_probe_times_every_segment_and_host_op_of_its_plan(algorithm, env, policy):
+    bound, environment, plan = prepare_plan(algorithm, env, policy, envs=8, groups=8)
+    found = probed_from_json(json.loads(json.dumps(probed_to_json(probe(plan, bound, environment, 1)))))
+    training = make_training(plan, bound, environment)
+    for i, placed in enumerate(plan.fragments):
+        plays = bool({"env", "act"} & set(placed.operators))
+        envs = len(placed.held("act" if plays else "grad")[0])
+        for node in work_in(merge_segments(project(training.updates(), plan, i))):
+            assert {t.envs for t in found.timings[node_name(node)]} == {envs}
+    assert all(w.seconds >= 0 for points in found.timings.values() for t in points for w in t.calls)
+    assert {m.links for m in found.messages} <= {1, 2}
+    assert all(m.seconds > 0 for m in found.messages)
+    assert any(m.nbytes for m in found.messages)
+    costs = Costs(timings=found.timings, links=link_costs(list(found.messages)))
+    assert SimulatedEngine(plan, bound, environment, costs, 2).run(10).steps_per_second > 0
+
+
+def test_every_op_is_timed_within_a_program():
+    bound, environment, plan = prepare_plan(REPLAY, "gymnax:CartPole-v1", "fused:devices=1", envs=8, groups=8)
+    found = probe(plan, bound, environment, 1, ops=True).ops
+    training = make_training(plan, bound, environment)
+    known = {op_name(op) for op in ops_in(project(training.updates(), plan, 0))}
+    assert set(found) == known
+    assert {envs for envs, _ in found.values()} == {8}
+    assert found["grad batch+summary -> gradients"][1] > found["grad samples -> lags"][1] >= 0
+
+
+def test_messages_cost_what_the_nearest_line_says():
+    line = [MessageTime(n, b, n * 2e-5 + b * 1e-9) for n, b in ((1, 1000), (2, 50_000), (1, 200_000))]
+    found = link_costs(line)
+    assert (found.cpu_per_message, found.cpu_per_byte) == (pytest.approx(2e-5), pytest.approx(1e-9))
+    assert link_costs([]) == LinkCosts()
+    flat = link_costs([MessageTime(1, 1000, 3e-5), MessageTime(1, 9000, 1e-5)])  # bytes would cost less than nothing
+    assert (flat.cpu_per_message, flat.cpu_per_byte) == (pytest.approx(2e-5), 0.0)
+
+
+def test_dispatch_comes_from_small_segments_and_factors_from_large_ones():
+    timed = [("play", 1e-5, 1.1e-4), ("learn", 2e-5, 1.2e-4), ("learn", 4e-3, 6.1e-3), ("both", 1e-3, 1.6e-3)]
+    dispatch, factors = dispatch_and_factors(timed)
+    assert dispatch == pytest.approx(1e-4)
+    assert factors == {"learn": pytest.approx(6e-3 / 4e-3), "both": pytest.approx(1.5)}
+
+
+def test_time_that_others_had_the_core_is_left_out_of_what_never_sleeps():
+    assert undisturbed(Work(3.0, 1.0)) == Work(1.0, 1.0)
+    assert undisturbed(Work(1.0, 1.8)) == Work(1.0, 1.8)
+
+
+def test_plans_that_are_tried_learn_the_same(planned):
+    _, _, plan = planned
+    tried = [p for p in split_plans(plan) if p is not None]
+    assert {(p.envs, p.groups, p.lag, p.batches, p.asynchronous) for p in tried} == {(8, 8, 1, 8, False)}
+    assert len({tuple((f.operators, f.replicas) for f in p.fragments) for p in tried}) == len(tried) == 8
+
+
+class Sleeps(gymnasium.Env):
+    """Waits for a part of every step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        import time
+
+        if self.broken:
+            raise ValueError("the simulator is gone")
+        time.sleep(0.001)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_what_sleeps_is_told_from_what_works():
+    bound, environment, plan = prepare_plan(SMALL, Sleeps, None, envs=8, groups=8)
+    found = probe(plan, bound, environment, 1).timings
+    (stepping,) = found["env actions -> timesteps"]
+    assert min(w.seconds for w in stepping.calls) >= 8e-3
+    assert max(w.cpu_seconds for w in stepping.calls) < 8e-3
+    (acting,) = found["act observed -> actions"]
+    assert all(w.seconds <= w.cpu_seconds for w in acting.calls)
+
+
+def test_a_profile_that_cannot_be_taken_names_the_operator():
+    bound, environment, plan = prepare_plan(SMALL, Sleeps, None, envs=8, groups=8)
+    with pytest.raises(TesseraError, match=r"`env` failed.*the simulator is gone"):
+        probe(plan, bound, replace_env(environment), 1)
+
+
+def replace_env(environment: Any) -> Any:
+    made = prepare_plan(SMALL, lambda: Sleeps(broken=True), None, envs=8, groups=8)[1]
+    assert type(made) is type(environment)
+    return made
+
+
+def some_profile(planned: Any) -> Profile:
+    bound, environment, plan = planned
+    calls = (Work(1e-3, 1e-3), Work(2e-3, 5e-4))
+    costs = Costs(
+        {"act observed -> actions": ((8, 1e-5),)},
+        1e-4,
+        LinkCosts(1e-5, 0.0, 2e-5, 1e-9),
+        {"play": 1.5},
+        {"env actions -> timesteps": (Timing(8, 1, calls),)},
+        1e-6,
+    )
+    known = profiles.about(bound, environment, plan)
+    return Profile(costs, Machine(2, 0, 1 << 34, 0), known, profiles.circumstances(), 1.0, 50.0, 7.0, 9.0, {"env": 5})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESSERA_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_profile_is_found_again_by_what_it_is_of(planned, folder):
+    bound, environment, plan = planned
+    saved = some_profile(planned)
+    assert find_profile(*planned) is None
+    path = save_profile(saved)
+    assert read_profile(path) == saved
+    assert find_profile(*planned) == saved
+    other = prepare_plan(replace(SMALL, unroll=8), "CartPole-v1", None, envs=8, groups=8)
+    assert find_profile(*other) is None
+    assert find_profile(bound, environment, replace(plan, envs=16)) is None
+
+
+def test_a_stale_profile_is_noticed(planned, folder, capsys):
+    saved = some_profile(planned)
+    stale = replace(saved, circumstances={**saved.circumstances, "jax": "0.1.2", "cores": "99"})
+    save_profile(stale)
+    assert find_profile(*planned) is None
+    assert changes(saved) == []
+    assert f"jax 0.1.2, now {saved.circumstances['jax']}" in changes(stale)
+    main(["doctor"])
+    assert "stale: a2c in gymnasium:CartPole-v1 (cores 99, now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 1, "costs": {"ops": 3}}'])
+def test_a_file_that_is_no_profile_is_refused_in_one_sentence(text, planned, folder):
+    path = save_profile(some_profile(planned))
+    path.write_text(text)
+    with pytest.raises(TesseraError) as refused:
+        find_profile(*planned)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_nothing_is_kept_where_the_user_wants_nothing_kept(planned, monkeypatch):
+    monkeypatch.setenv("TESSERA_CACHE", "")
+    assert save_profile(some_profile(planned)) is None
+    assert path_of(some_profile(planned).about) is None
+    assert find_profile(*planned) is None
+
+
+def test_costs_are_made_of_all_that_was_found(planned):
+    bound, environment, plan = planned
+    findings = Findings()
+    tried = [p for p in (replan(plan, q) for q in [plan.origin[0]]) if p is not None]
+    found = probe(tried[0], bound, environment, 1)
+    findings.add(found, alone=True)
+    findings.add(replace(found, ops={}, timings={}), alone=False)
+    costs = make_costs(findings, plan, bound, environment)
+    assert set(costs.timings) == set(found.timings)
+    assert costs.per_node == found.per_node > 0
+
+
+def test_too_short_a_time_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "ppo", "gymnax:CartPole-v1", "--seconds", "5"])
+    assert ended.value.code == 2
+    assert "--seconds 5" in capsys.readouterr().err
