@@ -12,6 +12,7 @@ from typing import Any
 from tessera.cli.options import parse_arguments, plan_arguments, policy_of
 from tessera.errors import TesseraError
 from tessera.support.machine import cores
+from tessera.support.sizes import size_in_words
 
 
 @dataclass
@@ -134,7 +135,7 @@ def table(simulation: Any) -> Iterator[str]:
     yield from _rows(
         ("fragment", "busy", "memory", "waits for"),
         [
-            (title, f"{share:.0%}", _bytes(first.memory[title]), _shares(first.waiting.get(title, {})))
+            (title, f"{share:.0%}", size_in_words(first.memory[title]), _shares(first.waiting.get(title, {})))
             for title, share in first.busy.items()
         ],
     )
@@ -144,7 +145,7 @@ def table(simulation: Any) -> Iterator[str]:
             (
                 stream,
                 f"{flow.messages / first.seconds:,.1f}",
-                _bytes(flow.bytes / first.seconds),
+                size_in_words(flow.bytes / first.seconds),
                 f"{flow.fill / max(flow.messages, 1):.0%}",
                 f"{flow.dropped / first.seconds:,.1f}/s",
             )
@@ -159,10 +160,10 @@ def table(simulation: Any) -> Iterator[str]:
                 node.kind,
                 node.holds,
                 f"{node.cores:.0%}",
-                _bytes(node.sent),
-                _bytes(node.received),
+                size_in_words(node.sent),
+                size_in_words(node.received),
                 f"{node.card:.0%}",
-                f"{_bytes(node.memory)} of {_bytes(node.available) if node.available else '?'}",
+                f"{size_in_words(node.memory)} of {size_in_words(node.available) if node.available else '?'}",
             )
             for node in first.nodes
         ],
@@ -180,11 +181,3 @@ def _rows(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 def _shares(waiting: dict[str, float]) -> str:
     return ", ".join(f"{slot} {share:.0%}" for slot, share in waiting.items() if share >= 0.005) or "nothing"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
