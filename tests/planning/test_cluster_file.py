@@ -79,7 +79,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, text, sentence):
 def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(TesseraError, match="does not exist"):
         load_cluster(tmp_path / "no.toml")
-    with pytest.raises(TesseraError, match="must end in .toml"):
+    with pytest.raises(TesseraError, match=r"must end in \.toml"):
         load_cluster(tmp_path / "cluster.yaml")
     (tmp_path / "odd.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(TesseraError, match="is not TOML"):
