@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,7 @@ from tessera.channels.link import LinkSpec
 from tessera.channels.link_specs import LinkName
 from tessera.channels.port import HEADER
 from tessera.channels.routes import Route
+from tessera.channels.rpc.outbox import EventRate
 from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.deployment import Deployment
@@ -38,6 +39,8 @@ class Wiring:
     charge: Charge
     copies: dict[str, list[float]] = field(default_factory=dict)
     """Stream -> receptions of all replicas, and of those that are simulated, if each message is sent once."""
+    rates: defaultdict[int, EventRate] = field(default_factory=lambda: defaultdict(EventRate))
+    """Place -> how often it sends messages."""
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Bytes of what a place sends of a slot, to all of its receivers if each has a link of its own."""
 
@@ -77,7 +80,7 @@ class Wiring:
             agents = len(plan.fragments[channel.source].agents[p]) if plan.fragments[channel.source].agents else 0
             nbytes = message_bytes(message_shape(plan, self.shapes, channel.slot, carried, self.shards, agents))
         self.sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
-        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, partial(self.wake, k), self.charge)
+        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, partial(self.wake, k), self.charge, self.rates)
 
     def make_groups(self, links: dict[LinkName, SimulatedLink]) -> dict[int, CollectiveGroup]:
         """Channel -> peers on several nodes that all wait for all: what they exchange goes round in a ring."""

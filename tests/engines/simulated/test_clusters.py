@@ -94,6 +94,16 @@ def test_messages_between_nodes_cost_what_remote_ones_do():
     assert seconds(engine_for(policy, given, (NodeKind(cores=1, count=2),)).run(10)) == pytest.approx(5.0 + 4 * 1.0)
 
 
+@pytest.mark.parametrize(("acting", "calls"), [(0.002, 1), (0.05, 2)])
+def test_params_that_travel_with_replies_take_no_call(acting, calls):
+    """An actor that sends every 50 ms or more often has them with the reply; any other by a call (decision 0058)."""
+    given = costs(acting=acting, remote_links=LinkCosts(cpu_per_message=0.001))
+    nodes = (NodeKind(cores=1, count=2),)
+    found = engine_for("single_learner_coarse:actors=1,mode=async", given, nodes, lag=None).run(40)
+    assert found.busy["store+grad+apply"] * seconds(found) == pytest.approx(calls * 0.001, rel=0.01)
+    assert seconds(found) == pytest.approx(4 * acting + calls * 0.001, rel=0.05)
+
+
 def test_an_all_reduce_goes_round_in_a_ring():
     card = NetworkCard(bandwidth=10.0, latency=0.5)
     ring = Ring(4, ((card, 1), (card, 2)))
