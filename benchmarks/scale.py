@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py
     python benchmarks/scale.py --planned 10 100 1000 --exchanged 10 100 --peers 10 30
+    python benchmarks/scale.py --only-simulated --simulated 100 1000 10000
 
 `plan` makes the plan, for one environment a replica. `links` makes the routes and describes every link, and lays all of
 them out in a shared memory. `first port` and `ports` open the ends of one learner, and of all replicas, on links within
@@ -13,6 +14,10 @@ A slope is that of time over replicas, both as logarithms, from one size to the 
 slopes below 1, because of what does not depend on replicas. Plans whose replicas all send to all others are shown by
 themselves: the number of messages is quadratic there, whatever a message costs. Times are of the processor, and
 the best of several.
+
+`simulated` predicts A2C and DQN on CartPole with so many nodes of 4 cores, one replica on each and 3 cores idle, with
+costs that are made up: seconds of planning and simulating together, replicas that were simulated, the most memory of
+this process so far, and whether a second time gave the same answer.
 """
 
 import argparse
@@ -20,6 +25,7 @@ import gc
 import itertools
 import math
 import random
+import resource
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,10 +42,14 @@ from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
 from tessera.channels.rings import ArenaLayout, lay_out
 from tessera.channels.routes import Route, make_routes
+from tessera.engines.simulated.cluster import Cluster, NodeKind
+from tessera.engines.simulated.costs import Costs, LinkCosts
 from tessera.graph.disciplines import FirstCome, InTurn, Newest, in_flight
 from tessera.graph.groups import Needs
 from tessera.graph.plan import Plan, make_plan
 from tessera.graph.policy import Policy
+from tessera.planning.prepare import prepare_plan
+from tessera.planning.simulate import Simulation, simulate
 
 LINEAR = 1.1
 """The largest slope that counts as linear."""
@@ -65,6 +75,28 @@ AMONG_PEERS: Policies = {
     "central": lambda n: policies.get("central", workers=n),
     "n learners": lambda n: policies.get("multi_learner", learners=n),
 }
+
+
+SIMULATED: dict[str, str] = {
+    "coarse": "single_learner_coarse:actors={n}",
+    "coarse, async": "single_learner_coarse:actors={n},mode=async",
+    "coarse, async, take 32": "single_learner_coarse:actors={n},mode=async,take=32",
+    "n learners": "multi_learner:learners={n}",
+    "central": "central:workers={n}",
+    "central, async": "central:workers={n},mode=async",
+    "fine": "single_learner_fine:actors={n}",
+    "split inference": "split_inference:workers={n}",
+    "replay, n/10 stores": "distributed_replay:actors={n},stores={stores},mode=async",
+}
+MADE_UP = Costs(
+    {
+        "env actions -> timesteps": ((1, 1e-4),),
+        "act observed -> actions": ((1, 2e-4),),
+        "grad batch+summary -> gradients": ((1, 5e-3), (10000, 0.5)),
+        "apply gradients+squares -> state": ((1, 1e-3),),
+    },
+    remote_links=LinkCosts(latency=3e-4, cpu_per_message=1e-4, cpu_per_byte=1e-9),
+)
 
 
 class Count(NamedTuple):
@@ -227,6 +259,36 @@ def measure(
     return rows
 
 
+def simulate_one(policy: str, replicas: int) -> Simulation:
+    """Plan and simulate so many replicas, each on a node of its own."""
+    filled = policy.format(n=replicas, stores=max(1, replicas // 10))
+    replay = tessera.DQN(n_step=1, unroll=8, draws=2, batch=4 * replicas, capacity=64 * replicas, warmup=2)
+    algorithm = replay if "replay" in policy else tessera.A2C(unroll=32)
+    bound, env, plan = prepare_plan(
+        algorithm, "gymnax:CartPole-v1", filled, envs=replicas, groups=replicas, engine="ray"
+    )
+    total = sum(fragment.replicas for fragment in plan.fragments)
+    node = NodeKind(count=total, cores=4, bandwidth=1.25e9, latency=5e-5)
+    return simulate(plan, bound, env, MADE_UP, cluster=Cluster((node,)))
+
+
+def show_simulated(sizes: list[int]) -> None:
+    """Print what simulating takes, and whether it gives the same answer twice."""
+    print("\nsimulating: seconds, replicas simulated, steps a second, what limits, memory, the same twice")
+    for name, policy in SIMULATED.items():
+        for size in sizes:
+            begun = time.process_time()
+            first = simulate_one(policy, size)
+            seconds = time.process_time() - begun
+            same = simulate_one(policy, size).predictions == first.predictions
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(
+                f"{name:24s}{size:>8,}{seconds:8.1f} s{first.first.simulated:>6}{first.steps_per_second:>14,.0f}  "
+                f"{first.first.bottleneck:36s}{memory:6.0f} MB  {'yes' if same else 'no'}",
+                flush=True,
+            )
+
+
 def slopes_of(sizes: list[int], seconds: list[float]) -> list[float]:
     """Slopes from each size to the next."""
     pairs = list(zip(sizes, seconds, strict=True))
@@ -253,7 +315,13 @@ def main() -> None:
     parser.add_argument("--planned", type=int, nargs="+", default=[10, 100, 1000, 10000], help="replicas to plan for")
     parser.add_argument("--exchanged", type=int, nargs="+", default=[10, 100, 1000], help="replicas that send")
     parser.add_argument("--peers", type=int, nargs="*", default=[10, 30, 100, 300], help="peers that all send to all")
+    parser.add_argument("--simulated", type=int, nargs="*", default=[100, 1000, 10000], help="replicas to simulate")
+    parser.add_argument("--only-simulated", action="store_true", help="leave out all else")
     options = parser.parse_args()
+    if options.simulated:
+        show_simulated(options.simulated)
+    if options.only_simulated:
+        return
     steep = show("planning and wiring", options.planned, measure(time_planning, TO_LEARNERS, options.planned))
     steep += show("one message of each", options.exchanged, measure(time_rounds, TO_LEARNERS, options.exchanged))
     if options.peers:

@@ -12,6 +12,7 @@ from typing import Any
 from tessera.cli.options import parse_arguments, plan_arguments, policy_of
 from tessera.errors import TesseraError
 from tessera.support.machine import cores
+from tessera.support.sizes import size_in_words
 
 
 @dataclass
@@ -36,24 +37,25 @@ def simulate_command(arguments: list[str]) -> None:
     if options.format not in ("table", "json"):
         raise TesseraError(f"--format {options.format}: table or json")
     from tessera.planning.cluster_file import load_cluster
-    from tessera.planning.costs_for import costs_for
     from tessera.planning.prepare import prepare_plan
-    from tessera.planning.simulate import on_accelerators, simulate
+    from tessera.planning.simulate import on_accelerators, simulate, with_calls_of_ray
 
     cluster = None if options.cluster is None else load_cluster(Path(options.cluster))
     trace = None if options.trace is None else _writable(Path(options.trace))
     planned = {**plan_arguments(world), **({} if cluster is None else {"engine": "ray"})}
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **planned)
-    found = costs_for(bound, env, plan, options.costs)
-    if cluster is not None and found.on_accelerators and any(kind.accelerators for kind in cluster.kinds):
-        plan = on_accelerators(plan)
+    costs, accelerators = _find_costs(world, algorithm, bound, env, plan, options)
+    if cluster is not None:
+        costs = with_calls_of_ray(costs)
+        if accelerators and any(kind.accelerators for kind in cluster.kinds):
+            plan = on_accelerators(plan)
     simulation = simulate(
         plan,
         bound,
         env,
-        found.costs,
+        costs,
         cores=cores(),
-        accelerators=found.accelerators,
+        accelerators=accelerators,
         cluster=cluster,
         updates=options.updates,
         trace=trace,
@@ -61,6 +63,31 @@ def simulate_command(arguments: list[str]) -> None:
     print(json.dumps(as_json(simulation), indent=2) if options.format == "json" else "\n".join(table(simulation)))
     if trace is not None:
         print(f"timeline  {trace}")
+
+
+def _find_costs(world: Any, algorithm: Any, bound: Any, env: Any, plan: Any, options: Any) -> tuple[Any, int]:
+    """Costs, and how many accelerators they were measured with: of a file, a saved profile, or one that is taken now.
+
+    For a cluster, that is a profile of the same with fewer environments, as many as this machine has by default.
+    """
+    from tessera.planning.prepare import prepare_plan
+    from tessera.profiling.costs_file import load_costs
+    from tessera.profiling.profile import find_profile, save_profile
+    from tessera.profiling.take import take_profile
+
+    if options.costs is not None:
+        return load_costs(Path(options.costs))
+    profile = find_profile(bound, env, plan)
+    if profile is None and options.cluster is not None:
+        bound, env, plan = prepare_plan(algorithm, world.env, precision=world.precision)
+        profile = find_profile(bound, env, plan)
+    if profile is None:
+        from tessera.cli.profile import progress_bar
+
+        with progress_bar() as progress:
+            profile = take_profile(bound, env, plan, progress)
+        save_profile(profile)
+    return profile.costs, profile.machine.accelerators
 
 
 def _writable(path: Path) -> Path:
@@ -108,7 +135,7 @@ def table(simulation: Any) -> Iterator[str]:
     yield from _rows(
         ("fragment", "busy", "memory", "waits for"),
         [
-            (title, f"{share:.0%}", _bytes(first.memory[title]), _shares(first.waiting.get(title, {})))
+            (title, f"{share:.0%}", size_in_words(first.memory[title]), _shares(first.waiting.get(title, {})))
             for title, share in first.busy.items()
         ],
     )
@@ -118,7 +145,7 @@ def table(simulation: Any) -> Iterator[str]:
             (
                 stream,
                 f"{flow.messages / first.seconds:,.1f}",
-                _bytes(flow.bytes / first.seconds),
+                size_in_words(flow.bytes / first.seconds),
                 f"{flow.fill / max(flow.messages, 1):.0%}",
                 f"{flow.dropped / first.seconds:,.1f}/s",
             )
@@ -133,10 +160,10 @@ def table(simulation: Any) -> Iterator[str]:
                 node.kind,
                 node.holds,
                 f"{node.cores:.0%}",
-                _bytes(node.sent),
-                _bytes(node.received),
+                size_in_words(node.sent),
+                size_in_words(node.received),
                 f"{node.card:.0%}",
-                f"{_bytes(node.memory)} of {_bytes(node.available) if node.available else '?'}",
+                f"{size_in_words(node.memory)} of {size_in_words(node.available) if node.available else '?'}",
             )
             for node in first.nodes
         ],
@@ -154,11 +181,3 @@ def _rows(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 def _shares(waiting: dict[str, float]) -> str:
     return ", ".join(f"{slot} {share:.0%}" for slot, share in waiting.items() if share >= 0.005) or "nothing"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"

@@ -10,10 +10,8 @@ there: a host environment steps while the update is computed.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,76 +19,38 @@ from typing import Any
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
-from tessera.channels.link import Flow, LinkSpec
-from tessera.channels.link_specs import LinkName, make_link_specs
-from tessera.channels.port import HEADER, ReplicaPort
+from tessera.channels.link_specs import make_link_specs
+from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route, make_routes
-from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_counted, is_host, op_name, ops_in, work_kind
+from tessera.engines.simulated.accounts import Accounts
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, counts_updates, is_host, op_name, ops_in, work_kind
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
-from tessera.engines.simulated.exchanges import CollectiveGroup, CollectiveTokens, Ring, SharedTokens
-from tessera.engines.simulated.links import LinkEnd, SimulatedLink, message_bytes
+from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
 from tessera.engines.simulated.memory import process_bytes, refuse_too_little_memory
-from tessera.engines.simulated.prediction import CountedFlow, NodeUse, Prediction
+from tessera.engines.simulated.prediction import Prediction
+from tessera.engines.simulated.programs import applies, with_costs
+from tessera.engines.simulated.replica import SimulatedReplica, count_ages, drive_updates
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
 from tessera.engines.simulated.virtual_time import Cores, Processor, VirtualTime
+from tessera.engines.simulated.wiring import Wiring
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.disciplines import Newest, Shared, Sync
 from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
-from tessera.program.interpreter import drive
 from tessera.program.keys import clock_at, count_of
-from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Recv, Repeat, Segment, Send, Slots, effects
-from tessera.program.overlap.scheduler import PlainScheduler
+from tessera.program.nodes import WIRING, Deferred, Node, Op, Recv, Repeat, Segment, Send, effects
 from tessera.program.project import project
-from tessera.program.shapes import Shapes, message_shape, slot_shapes
+from tessera.program.shapes import Shapes, slot_shapes
 from tessera.program.training_program import Training
 from tessera.support.trees import bytes_of
 
 ENDLESS = 1 << 30
 """Updates of a replica that runs until others are done."""
-ALL_DONE = Deferred(())
-"""The end of a program: its reports are read, so that everything has to be there."""
-
-
-class SimulatedReplica:
-    """One replica: its program, its port, and what it is doing."""
-
-    def __init__(
-        self, place: int, fragment: int, title: str, port: ReplicaPort, node: SimulatedNode, processor: Processor,
-        groups: int, envs: int, learned: int, threads: int, stands_for: float, members: LockStepMembers | None,
-        tracer: TraceWriter | None,
-    ) -> None:  # fmt: skip
-        self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
-        self.groups, self.envs, self.learned, self.threads, self.cores = groups, envs, learned, threads, node.cores
-        self.stands_for, self.members, self.tracer = stands_for, members, tracer
-        self.gradients = 1
-        """How many the one that it applied last stands for."""
-        self.slots: Slots = {}
-        self.running: Iterator[Node] = iter(())
-        self.stalled: Node | None = None
-        """The node that it stands at until what it reads is there."""
-        self.waits: Node | None = None
-        """The exchange that it waits for."""
-        self.waits_since = 0.0
-        self.waited: defaultdict[str, float] = defaultdict(float)
-        """Slot -> seconds that it waited to send or to receive it."""
-        self.debt = 0.0
-        """Seconds of work with messages, which it does before it goes on."""
-        self.busy = 0.0
-        self.working = 0
-        """Pieces of work under way: that of its program, and segments beside it."""
-        self.working_since = 0.0
-        self.updates = 0
-        self.jobs = 0
-        """Segments that were begun beside its program."""
-        self.unfinished: dict[int, list[Callable[[], None]]] = {}
-        """Those that are not done -> what waits for them."""
 
 
 class SimulatedEngine:
@@ -129,18 +89,23 @@ class SimulatedEngine:
         specs = make_link_specs(plan, routes, shapes, routes[0].shards if routes else None)
         self._empty = {slot for slot, shape in shapes.items() if not bytes_of(shape)}
         """Slots without values, such as the memory of a network that has none: nobody waits for them."""
-        self._copies: dict[str, list[float]] = {}
-        """Stream -> receptions of all replicas, and of those that are simulated, if each message is sent once."""
         self.routes = [_with_tokens(route, plan) for route in routes]
-        self._groups: dict[int, CollectiveGroup] = {}
-        """Channel -> peers on several nodes that all wait for all."""
-        self._sizes: Counter[tuple[int, str]] = Counter()
-        """Bytes of what a place sends of a slot, to all of its receivers if each has a link of its own."""
-        self._shards = routes[0].shards if routes else None
-        self.links = {name: self._link(name, spec, shapes) for name, spec in specs.items()}
-        self._make_groups(specs)
+        wiring = Wiring(
+            deployment=self.deployment,
+            routes=self.routes,
+            nodes=self.nodes,
+            costs=costs,
+            shapes=shapes,
+            shards=routes[0].shards if routes else None,
+            time=self.time,
+            wake=self._wake,
+            charge=self._charge,
+        )
+        self.links = {name: wiring.make_link(name, spec) for name, spec in specs.items()}
+        self._groups = wiring.make_groups(self.links)
+        self._copies, self._sizes = wiring.copies, wiring.sizes
         self.programs = [
-            _with_costs(merge_segments(project(training.updates(), plan, i))) for i in range(len(plan.fragments))
+            with_costs(merge_segments(project(training.updates(), plan, i))) for i in range(len(plan.fragments))
         ]
         full = self.deployment.full
         self.memory = {
@@ -165,14 +130,14 @@ class SimulatedEngine:
         for replica in self.replicas:
             # nobody stops while others are still measured: they would have the cores for themselves
             counts = (warmup, updates, self.plan.lag + 1) if self.plan.counted(replica.fragment) else (ENDLESS,)
-            replica.running = _drive_updates(replica, self.programs[replica.fragment], counts)
+            replica.running = drive_updates(replica, self.programs[replica.fragment], counts)
         for replica in self.replicas:
             self._advance(replica)
         self._until(warmup)
         self._measured_from = self.time.now
         self._begin_measuring()
         self._until(warmup + updates)
-        return self._prediction(updates, self.time.now - self._measured_from)
+        return self._prediction(updates)
 
     def _begin_measuring(self) -> None:
         self._measured_from, self._applied = self.time.now, [0, 0]
@@ -182,64 +147,7 @@ class SimulatedEngine:
             replica.busy, replica.waits_since = 0.0, max(replica.waits_since, self.time.now)
             replica.waited.clear()
             replica.port.take_flows()
-            _count_ages(replica.port)
-
-    def _link(self, name: LinkName, spec: LinkSpec, shapes: Shapes) -> SimulatedLink:
-        (k, lane), node_of = name, self.deployment.node_of
-        channel, route = self.plan.channels[k], self.routes[k]
-        several = len({node_of[place] for place in spec.places}) > 1
-        first_writer, first_reader = self.plan.place(channel.source, 0), self.plan.place(channel.target, 0)
-        p, source = spec.writer - first_writer, self.nodes[node_of[spec.writer]]
-        by_node: dict[int, list[int]] = {}
-        for place in spec.readers:
-            by_node.setdefault(node_of[place], []).append(place)
-        ends = {}
-        for node, places in by_node.items():
-            copies = [self.deployment.copies(route, p, place - first_reader) for place in places]
-            sent, received = sum(sent for sent, _ in copies), copies[0][1]
-            # where a message to the own node stands for others, most of those go to nodes like it
-            remote = 1.0 if self.nodes[node] is not source else 1.0 - len(places) / sent
-            ends[node] = LinkEnd(
-                places=tuple(places),
-                capacity=spec.capacity,
-                costs=self.costs.remote_links if several else self.costs.links,
-                cards=(source.card, self.nodes[node].card) if remote else None,
-                copies_sent=sent,
-                copies_received=received,
-                remote=remote,
-            )
-            counts = self._copies.setdefault(channel.stream, [0.0, 0.0])
-            for place, (_, received) in zip(places, copies, strict=True):
-                counts[0] += received * self.deployment.stands_for[place]
-                counts[1] += 1
-        nbytes = message_bytes(spec.like)
-        stands_for = self.deployment.stands_for[spec.writer]
-        if stands_for > 1:
-            carried = max(1, round(route.carried(lane) / stands_for))
-            agents = (
-                len(self.plan.fragments[channel.source].agents[p]) if self.plan.fragments[channel.source].agents else 0
-            )
-            nbytes = message_bytes(message_shape(self.plan, shapes, channel.slot, carried, self._shards, agents))
-        self._sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
-        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, partial(self._wake, k), self._charge)
-
-    def _make_groups(self, specs: dict[LinkName, LinkSpec]) -> None:
-        """Find peers on several nodes that all wait for all: what they exchange goes round in a ring."""
-        node_of, stands_for = self.deployment.node_of, self.deployment.stands_for
-        for k, channel in enumerate(self.plan.channels):
-            first = self.plan.place(channel.source, 0)
-            places = range(first, first + self.plan.fragments[channel.source].replicas)
-            several = len({node_of[place] for place in places}) > 1
-            if not several or not (is_all_reduce(channel) or is_all_gather(channel)):
-                continue
-            held = Counter(node_of[place] for place in places)
-            cards = tuple((self.nodes[node].card, count) for node, count in held.items())
-            ring = Ring(sum(stands_for[place] for place in places), cards, is_all_gather(channel))
-            nbytes = max(self.links[k, lane].nbytes for j, lane in specs if j == k)
-            self._groups[k] = CollectiveGroup(
-                self.routes[k], places, nbytes, ring, self.costs.remote_links, self.time, partial(self._wake, k),
-                self._charge,
-            )  # fmt: skip
+            count_ages(replica.port)
 
     def _replica(self, place: int, where: tuple[int, int, str]) -> SimulatedReplica:
         i, r, title = where
@@ -251,7 +159,7 @@ class SimulatedEngine:
             plan, self.routes, i, r, versions, lambda k, lane: self.links[k, lane].end_at(here),
             lambda channel: self._exchange(channel, place),
         )  # fmt: skip
-        _count_ages(port)
+        count_ages(port)
         on_device = placed.platform != "cpu" and node.devices
         processor: Processor = node.devices[place % len(node.devices)] if on_device else node.cores
         operator = "act" if {"env", "act"} & set(placed.operators) else "grad"
@@ -349,9 +257,8 @@ class SimulatedEngine:
                     self._work(replica, NO_WORK)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:
-                    goes_on = False  # then it looks again: what it waits for may have come meanwhile
-                    self._work(replica, NO_WORK)
+                case _ if replica.debt:  # then it looks again
+                    goes_on = self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
 
@@ -382,7 +289,7 @@ class SimulatedEngine:
         envs = replica.learned if work_kind(node) == "learn" else replica.envs
         calls = self.costs.calls(node, envs, replica.threads) if replica.members is not None else None
         if calls is not None and replica.members is not None:
-            return replica.members.draw(calls, count if is_counted(node) else 1)
+            return replica.members.draw(calls, count if counts_updates(node) else 1)
         work = self.costs.draw(node, envs, count, replica.threads, self._random)
         gradients = self._gradients_of(replica, node)
         return work if gradients == 1 else work.times(gradients)
@@ -420,10 +327,10 @@ class SimulatedEngine:
         return not segment.fetched
 
     def _known_effects(self, node: Segment | Op) -> tuple[set[str], set[str], tuple[int, int]]:
-        """What a segment or an Op reads and writes, and how many gradients it applies (`_applies`)."""
+        """What a segment or an Op reads and writes, and how many gradients it applies (`applies`)."""
         if id(node) not in self._effects:
             nodes = node.nodes if isinstance(node, Segment) else (node,)
-            self._effects[id(node)] = (*effects(nodes), _applies(nodes))
+            self._effects[id(node)] = (*effects(nodes), applies(nodes))
         return self._effects[id(node)]
 
     def _finish(self, replica: SimulatedReplica, job: int) -> None:
@@ -473,7 +380,8 @@ class SimulatedEngine:
         """Fill slots with what others hold; params that trail behind stand in a queue."""
         slots = replica.slots
         if "acting_queue" in op.reads:
-            slots.update(zip(op.writes, op.function(*(slots[s] for s in op.reads)), strict=True))
+            slots["acting"], *later = (*slots["acting_queue"], slots["published"])
+            slots["acting_queue"] = tuple(later)
         else:
             job = max((t.job for s in op.reads if isinstance(t := slots.get(s), Token)), default=0)
             self._write(replica, op, job)
@@ -498,92 +406,26 @@ class SimulatedEngine:
                 stands_for = round(replica.stands_for * replica.gradients)
                 slots[slot] = Token(version, replica.groups, size, made_by, stands_for)
 
-    def _prediction(self, updates: int, seconds: float) -> Prediction:
+    def _prediction(self, updates: int) -> Prediction:
+        seconds = self.time.now - self._measured_from
         if not seconds:
             raise TesseraError("all of this costs nothing, so nothing can be predicted: give the costs of some Ops")
-        plan, full, fragments = self.plan, self.deployment.full, self.deployment.full.fragments
-        busy = dict.fromkeys((f.title for f in fragments), 0.0)
-        waited: dict[str, defaultdict[str, float]] = {f.title: defaultdict(float) for f in fragments}
-        flows: dict[str, Flow] = {}
-        ages: dict[str, Counter[int]] = {}
         for replica in self.replicas:
             self._count_busy(replica)
             self._count_waiting(replica)
-            title = fragments[replica.fragment].title
-            share = replica.stands_for / (fragments[replica.fragment].replicas * seconds)
-            busy[title] += replica.busy * share
-            for slot, waiting in replica.waited.items():
-                waited[title][slot] += waiting * share
-            for k, inbox in replica.port.inboxes.items():
-                if isinstance(inbox.flow, CountedFlow) and inbox.flow.ages:
-                    ages.setdefault(plan.channels[k].stream, Counter()).update(inbox.flow.ages)
-            for stream, flow in replica.port.take_flows().items():
-                flows.setdefault(stream, Flow()).merge(flow)
             if replica.tracer is not None:
                 replica.tracer.close()
-        gradients = self._applied[1] / self._applied[0] if plan.solo and self._applied[0] else 1.0
-        for stream, flow in flows.items():
-            true, simulated = self._copies.get(stream, (1.0, 1.0))
-            flow.messages, flow.dropped = (round(n * true / simulated) for n in (flow.messages, flow.dropped))
-            flow.fill *= true / simulated
-            flow.bytes = round(flow.bytes * (gradients if stream == "params" else 1.0))
-        updates_made = updates * gradients
-        steps = float(full.envs_per_update) * self.algorithm.schedule.steps
-        return Prediction(
-            updates_made * steps / seconds,
-            updates_made / seconds,
-            busy,
-            flows,
-            seconds,
-            {title: dict(sorted(slots.items(), key=lambda slot: -slot[1])) for title, slots in waited.items()},
-            {stream: dict(sorted(counts.items())) for stream, counts in ages.items()},
-            self._use_of_nodes(seconds),
-            self.memory,
-            sum(f.replicas for f in fragments),
-            len(self.replicas),
-        )
-
-    def _use_of_nodes(self, seconds: float) -> tuple[NodeUse, ...]:
-        """What each node does, if there are several; those that hold the same together."""
-        held: list[Counter[str]] = [Counter() for _ in self.nodes]
-        for replica in self.replicas:
-            held[self.deployment.node_of[replica.place]][self.plan.fragments[replica.fragment].title] += 1
-        found: dict[tuple[str, str], list[tuple[float, NodeUse]]] = {}
-        for node, titles, alike in zip(self.nodes, held, self.deployment.nodes_alike, strict=True):
-            holds = ", ".join(f"{count} × {title}" for title, count in titles.items())
-            use = node.use(holds, alike, seconds, sum(count * self.memory[title] for title, count in titles.items()))
-            found.setdefault((use.kind, holds), []).append((alike, use))
-        return tuple(_together(uses) for uses in found.values()) if len(self.nodes) > 1 else ()
-
-
-def _together(uses: list[tuple[float, NodeUse]]) -> NodeUse:
-    """The mean of nodes that hold the same."""
-    total = sum(alike for alike, _ in uses)
-
-    def mean(name: str) -> float:
-        return sum(alike * float(getattr(use, name)) for alike, use in uses) / total
-
-    first = uses[0][1]
-    return NodeUse(
-        first.kind, first.holds, total, *map(mean, ("cores", "sent", "received", "card", "memory", "available"))
-    )
-
-
-def _count_ages(port: ReplicaPort) -> None:
-    """Have a port keep how old what arrives is."""
-    for inbox in port.inboxes.values():
-        inbox.flow = CountedFlow()
-
-
-def _drive_updates(replica: SimulatedReplica, program: tuple[Node, ...], counts: tuple[int, ...]) -> Iterator[Node]:
-    """Run a program for so many updates, again and again; count those that are done."""
-    for count in counts:
-        begun, replica.slots["count"] = replica.updates, np.int64(count)
-        for node in drive(program, replica.slots, replica.port, None, PlainScheduler()):
-            replica.updates += isinstance(node, Repeat)
-            yield node
-        yield ALL_DONE
-        replica.updates = begun + count  # also where a segment made all of them
+        return Accounts(
+            deployment=self.deployment,
+            replicas=self.replicas,
+            nodes=self.nodes,
+            memory=self.memory,
+            copies=self._copies,
+            gradients=self._applied[1] / self._applied[0] if self._solo is not None and self._applied[0] else 1.0,
+            updates=updates,
+            seconds=seconds,
+            steps=self.algorithm.schedule.steps,
+        ).prediction()
 
 
 def _check_names(costs: Costs, training: Training) -> None:
@@ -599,37 +441,3 @@ def _with_tokens(route: Route, plan: Plan) -> Route:
     server = plan.fragments[plan.home("apply")]
     shards: Any = TokenShards(server.replicas) if route.shards is not None else None
     return replace(route, values=TOKENS, shards=shards)
-
-
-def _with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The program, with every segment and every Op left to the engine, and no values to stack.
-
-    The engine is also asked before anything is sent: it has to be there.
-    """
-    out: list[Node] = []
-    for node in nodes:
-        match node:
-            case Segment() | Op():
-                out.append(Deferred((node,)))
-            case Send():
-                out += [Deferred((node,)), node]
-            case Repeat():
-                out.append(replace(node, body=_with_costs(node.body), stacks={}))
-            case Every():
-                out.append(replace(node, body=_with_costs(node.body)))
-            case _:
-                out.append(node)
-    return tuple(out)
-
-
-def _applies(nodes: tuple[Node, ...]) -> tuple[int, int]:
-    """Gradients that nodes apply: so many, and so many more for each turn of a loop without a number of its own."""
-    once, each_turn = 0, 0
-    for node in nodes:
-        if isinstance(node, Repeat):
-            inner = _applies(node.body)
-            once += (node.count or 0) * inner[0]
-            each_turn += inner[0] if node.count is None else node.count * inner[1]
-        elif isinstance(node, Op):
-            once += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
-    return once, each_turn

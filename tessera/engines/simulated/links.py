@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 
 from tessera.channels.link import LinkSpec, Message
-from tessera.channels.rpc.outbox import INLINE_BYTES
+from tessera.channels.rpc.outbox import INLINE_BYTES, EventRate
 from tessera.engines.simulated.costs import LinkCosts
 from tessera.engines.simulated.network import NetworkCard, transmit
 from tessera.engines.simulated.tokens import there
@@ -110,8 +111,11 @@ class SimulatedLink:
         time: VirtualTime,
         wake: Callable[[int], None],
         charge: Charge,
+        rates: defaultdict[int, EventRate],
     ) -> None:
-        """`stands_for` is of the writer, `ends` are by node, and `wake` makes a replica look again, by its place."""
+        """`stands_for` is of the writer, `ends` are by node, `wake` makes a replica look again, by its place, and
+        `rates` are of messages that each place sends."""
+        self._rates = rates
         self._stands_for = stands_for
         self.nbytes, self.ends, self.register, self.capacity = nbytes, ends, spec.register, spec.capacity
         self.messages: dict[int, Message] = {}
@@ -137,6 +141,7 @@ class SimulatedLink:
         """Send."""
         number, message = self._submitted, Message(there(value), version)
         self._submitted += 1
+        self._rates[self._spec.writer].record(self._time.now)
         if self.register:
             self.messages = {number: message}
         else:
@@ -154,12 +159,18 @@ class SimulatedLink:
 
     def _pay(self, ends: list[LinkEnd], times: float) -> float:
         """Have the writer work on a message: within a node once, else for each reader; what it owes in all."""
-        work = 0.0
-        for costs in {end.costs for end in ends}:
-            copies = sum(end.copies_sent for end in ends if end.costs == costs) if len(self.ends) > 1 else 1.0
-            stored = 1.0 if self.nbytes >= INLINE_BYTES else copies
-            work += copies * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
+        costs = next(iter(self.ends.values())).costs
+        if all(end.cards is None for end in self.ends.values()):
+            return self._charge(self._spec.writer, times * costs.cpu_seconds(self.nbytes))
+        calls = sum(end.copies_sent for end in ends if not self._answers(end))
+        stored = 1.0 if self.nbytes >= INLINE_BYTES else sum(end.copies_sent for end in ends)
+        work = calls * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
         return self._charge(self._spec.writer, times * work)
+
+    def _answers(self, end: LinkEnd) -> bool:
+        """Whether params travel with replies, which take no call, since the readers send messages often enough."""
+        now = self._time.now
+        return self.register and self._spec.patient and all(self._rates[place].frequent(now) for place in end.places)
 
     def _arrive(self, end: LinkEnd, number: int, message: Message) -> None:
         end.on_the_way = False
@@ -167,8 +178,9 @@ class SimulatedLink:
         if self.register:
             end.arrived = message
             if end.cards:
+                call = 0.0 if self._answers(end) else end.costs.cpu_per_message
                 for place in end.places:
-                    self._charge(place, end.costs.cpu_seconds(self.nbytes))
+                    self._charge(place, call + self.nbytes * end.costs.cpu_per_byte)
                 if number + 1 < self._submitted:  # newer ones were published meanwhile: the newest is next
                     newest = self._submitted - 1
                     self._send([end], newest, self.messages[newest])

@@ -9,6 +9,7 @@ from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.program.nodes import SLOTS, Node, effects
 from tessera.program.shapes import Shapes
+from tessera.support.sizes import size_in_words
 from tessera.support.trees import bytes_of
 
 ACTIVATIONS = 2
@@ -47,6 +48,6 @@ def refuse_too_little_memory(deployment: Deployment, memory: dict[str, int]) -> 
         ):
             if there and needed > there:
                 raise TesseraError(
-                    f"a node of kind {kind.name!r} has too little {what} for {words}: asked {needed / 1e9:,.2f} GB, "
-                    f"available {there / 1e9:,.2f} GB: use fewer replicas a node, fewer environments, or other nodes"
+                    f"a node of kind {kind.name!r} has too little {what} for {words}: asked {size_in_words(needed)}, "
+                    f"available {size_in_words(there)}: use fewer replicas a node, fewer environments, or other nodes"
                 )

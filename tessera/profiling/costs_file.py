@@ -1,4 +1,4 @@
-"""Costs as JSON: of another machine, or made by hand. A file is data, and nonsense in it is refused."""
+"""Costs as JSON: a profile of another machine, or made by hand. A file is data, and nonsense in it is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NUMBERS = 1_000_000
 def costs_to_json(costs: Costs) -> dict[str, Any]:
     """Plain data, which `costs_from_json` reads."""
     timings = {
-        name: [{"envs": t.envs, "threads": t.threads, "calls": [list(call) for call in t.calls]} for t in timed]
+        name: [[t.envs, t.threads, [list(call) for call in t.calls]] for t in timed]
         for name, timed in costs.timings.items()
     }
     return {
@@ -34,8 +34,8 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
     }
 
 
-def load_costs(path: Path) -> Costs:
-    """Read costs from a file."""
+def load_costs(path: Path) -> tuple[Costs, int]:
+    """Read costs from a file, or from a profile: also how many accelerators the machine had, if that is known."""
     where = f"costs file {path}"
     if not path.is_file():
         raise TesseraError(f"{where} does not exist")
@@ -45,7 +45,10 @@ def load_costs(path: Path) -> Costs:
         raise TesseraError(f"{where} is not JSON: {error}") from None
     except OSError as error:
         raise TesseraError(f"{where} cannot be read ({error.strerror})") from None
-    return costs_from_json(data, where)
+    if isinstance(data, Mapping) and "costs" in data:
+        machine = _table(data.get("machine", {}), f"{where}: machine")
+        return costs_from_json(data["costs"], where), int(_number(machine.get("accelerators", 0), where))
+    return costs_from_json(data, where), 0
 
 
 def costs_from_json(data: Any, where: str) -> Costs:
@@ -86,15 +89,12 @@ def _curve(data: Any, where: str) -> Curve:
 def _timings(data: Any, where: str) -> tuple[Timing, ...]:
     found = []
     for entry in _list(data, where):
-        table = _table(entry, where, ["envs", "threads", "calls"])
-        for key in ("envs", "threads", "calls"):
-            if key not in table:
-                raise TesseraError(f"{where} needs {key!r} for each timing")
-        calls = [_list(call, where, 2) for call in _list(table["calls"], where)]
+        envs, threads, listed = _list(entry, where, 3)
+        calls = [_list(call, where, 2) for call in _list(listed, where)]
         if not calls:
             raise TesseraError(f"{where} has no calls: at least one is needed, as [seconds, seconds of cores]")
         work = tuple(Work(_number(a, where), _number(b, where)) for a, b in calls)
-        found.append(Timing(_whole(table["envs"], where), _whole(table["threads"], where), work))
+        found.append(Timing(_whole(envs, where), _whole(threads, where), work))
     if not found:
         raise TesseraError(f"{where} has no timings: leave it out, or time it")
     return tuple(found)

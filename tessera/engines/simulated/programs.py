@@ -1,0 +1,41 @@
+"""Programs for virtual time: what is left to the engine, and what it has to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tessera.program.nodes import Deferred, Every, Node, Op, Repeat, Segment, Send
+
+
+def with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The program, with every segment and every Op left to the engine, and no values to stack.
+
+    The engine is also asked before anything is sent: it has to be there.
+    """
+    out: list[Node] = []
+    for node in nodes:
+        match node:
+            case Segment() | Op():
+                out.append(Deferred((node,)))
+            case Send():
+                out += [Deferred((node,)), node]
+            case Repeat():
+                out.append(replace(node, body=with_costs(node.body), stacks={}))
+            case Every():
+                out.append(replace(node, body=with_costs(node.body)))
+            case _:
+                out.append(node)
+    return tuple(out)
+
+
+def applies(nodes: tuple[Node, ...]) -> tuple[int, int]:
+    """Gradients that nodes apply: so many, and so many more for each turn of a loop without a number of its own."""
+    once, each_turn = 0, 0
+    for node in nodes:
+        if isinstance(node, Repeat):
+            inner = applies(node.body)
+            once += (node.count or 0) * inner[0]
+            each_turn += inner[0] if node.count is None else node.count * inner[1]
+        elif isinstance(node, Op):
+            once += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
+    return once, each_turn

@@ -1,0 +1,65 @@
+"""Costs files: what is written is read again, and nonsense is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tessera import TesseraError
+from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
+from tessera.profiling.costs_file import costs_from_json, costs_to_json, load_costs
+
+COSTS = Costs(
+    ops={"act observed -> actions": ((1, 0.1), (8, 0.4))},
+    dispatch=0.01,
+    links=LinkCosts(latency=0.1, cpu_per_byte=1e-9),
+    factors={"play": 0.9},
+    timings={"env actions -> timesteps": (Timing(8, 1, (Work(1.0, 0.5), Work(2.0, 1.5))),)},
+    per_node=1e-5,
+    remote_links=LinkCosts(cpu_per_message=0.001),
+    slowdown=(1.0, 0.9),
+    process_memory=10**8,
+)
+
+
+def test_costs_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(costs_to_json(COSTS)))
+    assert load_costs(path) == (COSTS, 0)
+    path.write_text(json.dumps({"costs": costs_to_json(COSTS), "machine": {"accelerators": 2}, "taken": 3}))
+    assert load_costs(path) == (COSTS, 2)
+    assert costs_from_json({}, "here") == Costs()
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ([], "must be a table"),
+        ({"op": {}}, "unknown key in here: 'op': did you mean 'ops'?"),
+        ({"ops": {"act": [[1, -0.5]]}}, "-0.5 is not a number of at least 0"),
+        ({"ops": {"act": [[1, 0.5], [1, 0.7]]}}, "environments must grow from point to point"),
+        ({"ops": {"act": [[0, 0.5]]}}, "0 is not a whole number of at least 1"),
+        ({"ops": {"act": [[1]]}}, r"must be a list of 2, not \[1\]"),
+        ({"dispatch": "slow"}, "dispatch: 'slow' is not a number"),
+        ({"dispatch": float("nan")}, "dispatch: nan is not a number"),
+        ({"dispatch": True}, "dispatch: True is not a number"),
+        ({"links": {"delay": 1}}, "unknown key in here: links: 'delay'"),
+        ({"slowdown": [1, 0]}, "0 is not a number of more than 0"),
+        ({"timings": {"env": [[8, 1, []]]}}, "has no calls"),
+        ({"timings": {"env": []}}, "has no timings"),
+        ({"timings": {"env": [{"envs": 8}]}}, "must be a list of 3"),
+    ],
+)
+def test_nonsense_is_refused(data: Any, sentence: str):
+    with pytest.raises(TesseraError, match=sentence):
+        costs_from_json(data, "here")
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    with pytest.raises(TesseraError, match="does not exist"):
+        load_costs(tmp_path / "no.json")
+    (tmp_path / "odd.json").write_text("{")
+    with pytest.raises(TesseraError, match="is not JSON"):
+        load_costs(tmp_path / "odd.json")
