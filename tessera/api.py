@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
+import jax
 import numpy as np
 
 from tessera import __version__, policies
@@ -21,7 +22,7 @@ from tessera.engines.ray_backend import cluster
 from tessera.envs import make as make_env
 from tessera.envs.base import Environment, is_device
 from tessera.envs.checks import check_env
-from tessera.errors import RunFailed, TesseraError
+from tessera.errors import RunFailed, TesseraError, unknown_name
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.many_runs import RunEvaluation, play_batches, play_here
 from tessera.evaluation.rebuild import rebuild
@@ -29,7 +30,9 @@ from tessera.evaluation.trust import Trust, is_nameless
 from tessera.graph.plan import Plan
 from tessera.graph.policy import Policy
 from tessera.graph.policy_files import from_data
+from tessera.planning.automatic import AUTO, prepare_automatically
 from tessera.planning.memory import members_at_once
+from tessera.planning.planner import Planner
 from tessera.planning.prepare import PLAN_OPTIONS, planned_updates, prepare_plan
 from tessera.presets import Preset, find_preset
 from tessera.program.row_check import warn_of_shared_noise
@@ -39,6 +42,8 @@ from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
+from tessera.runs.plan_history import newest_plan, read_plans
+from tessera.runs.prediction_watch import check_planner, check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
@@ -50,6 +55,7 @@ from tessera.support.cache import use_compilation_cache
 from tessera.support.named_objects import is_foreign
 
 DEFAULT_STEPS = 500_000
+ASYNC = "async"
 
 __all__ = ["Result", "SeedResults", "check_env", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
 
@@ -134,6 +140,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     envs: int | None = None,
     groups: int | None = None,
     lag: int | None = None,
+    allow: str | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     target_return: float | None = None,
@@ -157,6 +164,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     checkpoint_replay: bool = True,
     address: str | None = None,
     trust_network: bool = False,
+    replan: bool = False,
+    planner: Planner | None = None,
     quiet: bool = False,
     started: float | None = None,
 ) -> Result | SeedResults:
@@ -165,8 +174,9 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     Args:
         algorithm: what to train, with its hyper-parameters.
         env: a name such as "gymnax:CartPole-v1", a factory, a class or an environment; see `tessera.envs.make`.
-        policy: the name of a distribution policy ("central", "central:workers=4,mode=async"), a file, a `Policy`, or
-            None to have one chosen.
+        policy: the name of a distribution policy ("central", "central:workers=4,mode=async"), a colouring
+            ("env+act@2/store+grad+apply"), a file, a `Policy`, "auto" for the one that is predicted to be the fastest,
+            or None for the same where a profile is known, and for a rule where none is.
         steps: environment steps to train for, over all environments; None: those of the run that is resumed, else
             those of the preset, or 500,000.
         seed: seed of all randomness.
@@ -175,6 +185,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         envs: environments; None: the algorithm's default.
         groups: groups of environments; part of the run's identity, like the seed.
         lag: updates by which acting lags behind; None: 0 for device environments, 1 for host environments.
+        allow: "async" lets a policy that is chosen be asynchronous, which is another recipe; None: it learns the same.
         run_dir: folder for checkpoints, metrics and summary; None: nothing is written.
         resume: continue from the newest checkpoint in `run_dir`, if there is one.
         target_return: stop once greedy episodes reach this mean return.
@@ -203,6 +214,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             is filled again by as many unrolls as before the first update.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this run.
         trust_network: let CPU learners that all-reduce on a cluster listen where other machines can reach them.
+        replan: move to a better plan, at a checkpoint, once the run has drifted from what was predicted of it.
+        planner: what predicts the run and finds better plans; None: the saved profile of this machine, if there is one.
         quiet: show no progress.
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
@@ -232,16 +245,30 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         checkpoint_replay=checkpoint_replay,
         address=address,
         trust_network=trust_network,
+        replan=replan,
     )
     options.check(steps, seeds)
+    if replan:
+        check_replan(folder, seeds)
     use_compilation_cache()
-    if evaluate_every and seeds is None:  # perhaps by another process
+    plans = read_plans(folder) if resume else ()
+    if (evaluate_every and seeds is None) or replan or plans:  # perhaps by another process
         share_accelerators()
     planned: dict[str, Any] = {"envs": envs, "groups": groups, "lag": lag, "precision": precision}
     planned |= {"engine": engine, "mesh": mesh}
+    display = make_display(quiet)
     if seeds is not None:
         env, policy = _world_of_seeds(env, policy, precision, mesh)
-    bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
+    elif policy in (None, AUTO) and before and folder is not None:
+        policy = _policy_before(folder) or policy
+    _check_allowed(allow)
+    if policy is None or policy == AUTO:
+        found = prepare_automatically(
+            algorithm, env, asked=policy == AUTO, steps=steps, asynchronous=allow == ASYNC, note=display.note, **planned
+        )
+        bound, environment, plan = found.algorithm, found.env, found.plan
+    else:
+        bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
     warn_of_shared_noise(bound, environment, plan)
     numbers = None if seeds is None else list(range(seed, seed + seeds))
     first, start = read_start(init_from, folder, resume, numbers, bound)
@@ -249,7 +276,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
-    display, evaluator = make_display(quiet), Evaluator(bound, environment)
+    evaluator = Evaluator(bound, environment)
     if preset is not None:
         display.note(f"preset {preset}")
     updates = planned_updates(bound, plan, steps)
@@ -259,13 +286,38 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
-    run = Run(bound, environment, plan, config, folder, updates, target_return, display, options, evaluator)
+    plan = newest_plan(plan, plans, len(jax.local_devices()))
+    planner = _profile_planner(bound, environment, plan, display.note) if planner is None else planner
+    if replan:
+        check_planner(planner)
+    run = Run(
+        bound, environment, plan, config, folder, updates, target_return, display, options, evaluator,
+        planner=planner, plans=plans,
+    )  # fmt: skip
     state, summary = run.go(resume)
     return Result(bound, environment, run.plan, state, summary, run.rows, folder, evaluator)
 
 
+def _profile_planner(algorithm: Algorithm, env: Environment, plan: Plan, note: Callable[[str], None]) -> Planner | None:
+    """A planner by the saved profile of what a plan runs; None if there is none that still holds."""
+    from tessera.profiling.profile import find_profile
+
+    try:
+        found = find_profile(algorithm, env, plan)
+    except TesseraError as damaged:
+        note(str(damaged))
+        return None
+    if found is None:
+        return None
+    from tessera.planning.profile_planner import ProfilePlanner  # only a run that has a profile pays for the simulator
+
+    return ProfilePlanner(algorithm, env, found.costs, found.machine, found.taken)
+
+
 def _world_of_seeds(env: Any, policy: str | Policy | None, precision: str, mesh: str | None) -> tuple[Any, Any]:
     """The environment and the policy of runs with several seeds."""
+    if policy == AUTO:
+        raise TesseraError("--policy auto plans one run: leave it out where --seeds trains several")
     env = make_env(env, precision)
     if not is_device(env):  # each seed has a process of its own
         share_accelerators()
@@ -440,6 +492,20 @@ def _config_before(folder: Path | None) -> dict[str, Any]:
     if folder is None or not (folder / "config.json").exists():
         return {}
     return directory.read_config(folder)
+
+
+def _policy_before(folder: Path) -> Policy | None:
+    """The policy of a run that goes on, as its plan says; None if it was planned before plans said so."""
+    data = directory.read_plan(folder).get("colouring")
+    if data is None:
+        return None
+    where = f"{folder / 'plan.json'}: colouring"
+    return from_data(data, where, "unnamed")
+
+
+def _check_allowed(allow: str | None) -> None:
+    if allow not in (None, ASYNC):
+        raise unknown_name("recipe to allow:", allow, [ASYNC])
 
 
 def _steps(given: int | None, before: dict[str, Any], preset: Preset | None) -> int:

@@ -20,8 +20,8 @@ COMMANDS = {
     "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
-    "simulate": "tessera.cli.simulate:simulate_command",
     "profile": "tessera.cli.profile:profile_command",
+    "simulate": "tessera.cli.simulate:simulate_command",
     "check": "tessera.cli.check:check_command",
     "pairs": "tessera.cli.pairs:pairs_command",
     "systems": "tessera.cli.lists:systems_command",
@@ -46,8 +46,8 @@ USAGE = """usage: tessera COMMAND …
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
-  simulate SYSTEM ENV [flags]   how fast that would be, on this machine or a cluster, without running it
   profile SYSTEM ENV [flags]    measure what its parts cost on this machine, for predictions
+  simulate SYSTEM ENV [flags]   how fast that would be, on this machine or a cluster, without running it
   check ENV                     play an environment of yours and say what is wrong with it
   pairs                         which algorithm runs under which policy
   systems | algorithms | policies

@@ -25,7 +25,8 @@ class WorldOptions:
     and wrappers follow, as in 'CartPole-v1?stack=4&clip_reward=1&time_limit=200'."""
     policy: str | None = None
     """Distribution policy: a name, with options if needed (central:workers=4,mode=async; see `tessera policies`), a
-    file (.json, .toml, .py) or py:module.attribute; default: chosen, with a line that says why."""
+    colouring (env+act@2/store+grad+apply), a file (.json, .toml, .py) or py:module.attribute; auto: the one that is
+    predicted to be the fastest; default: chosen, with a line that says why."""
     preset: str | None = None
     """Settings that are known to work, as defaults: --preset or --preset auto finds those for ENV, --preset NAME
     others; the run says which, and where they come from."""
@@ -138,13 +139,23 @@ def preset_of(world: WorldOptions, algorithm: Any) -> Any:
     return None if world.preset is None else find_preset(algorithm.name, world.env, world.preset)
 
 
+def asks_async(name: str) -> bool:
+    """Whether `tessera train NAME` names a system that does not wait for everything."""
+    from tessera import policies, systems
+
+    system = systems.find(name)[1]
+    if system is None or not system.policy:
+        return False
+    return any(cut.mode != "sync" for cut in policies.parse(system.policy).cuts.values())
+
+
 def policy_of(world: WorldOptions) -> Any:
     """The policy that the flags name, as text unless --actors changes it."""
     if world.actors is None:
         return world.policy
     from tessera import policies
 
-    if world.policy is None:
+    if world.policy in (None, "auto"):
         raise TesseraError("--actors needs --policy: which policy should have them?")
     name, given = policies.split(world.policy)
     maker = policies.find(name)

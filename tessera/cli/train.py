@@ -7,8 +7,9 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from tessera.cli.options import WorldOptions, parse_arguments, plan_arguments, policy_of, preset_of
+from tessera.cli.options import WorldOptions, asks_async, parse_arguments, plan_arguments, policy_of, preset_of
 from tessera.support.machine import process_start
 
 
@@ -24,6 +25,8 @@ class TrainOptions:
     seeds: int | None = None
     """Train so many seeds, from --seed on, as one program where environments are compiled, else on processes; each
     gets a folder in --run-dir."""
+    allow: Literal["async"] | None = None
+    """async: a policy that is chosen may be one in which nobody waits, if it is faster: another recipe."""
     run_dir: Path | None = None
     """Folder for the results; default: a new one under runs/."""
     target_return: float | None = None
@@ -59,6 +62,8 @@ class TrainOptions:
     """Ray cluster for --engine ray; default: the one that `tessera cluster up` started, else one for this run."""
     trust_network: bool = False
     """Let CPU learners that all-reduce on a cluster listen, without a token, where other machines can reach them."""
+    replan: bool = False
+    """Move to a better plan, at a checkpoint, once the run has drifted from what was predicted of it."""
     quiet: bool = False
     """Show no progress."""
 
@@ -73,6 +78,8 @@ def train_command(arguments: list[str]) -> None:
     folder = options.run_dir or (
         None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds)
     )
+    if world.policy == "auto" and asks_async(arguments[0]):
+        options.allow = "async"
     train(
         algorithm,
         world.env,

@@ -157,6 +157,7 @@ class Plan:
         """Plain data, as saved in plan.json."""
         found = asdict(replace(self, origin=None, channels=()))
         del found["origin"]
+        found["colouring"] = None if self.origin is None else asdict(self.origin[0])
         return {**found, "channels": [c.to_json() for c in self.channels]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.operators import OPERATORS
@@ -44,7 +45,7 @@ class Fragment:
     agents, every replica acts and learns in all environments, for its agents. Where agents share params, groups are
     divided in any case."""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Its operators, in the order of the graph."""
         held = self.operators.split()

@@ -13,6 +13,7 @@ from tessera.channels.routes import make_routes
 from tessera.engines.replica.replica import make_training
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.policy import MODES, Policy
+from tessera.planning.choose import everything_together
 from tessera.planning.prepare import prepare_plan
 from tessera.program.project import project
 
@@ -64,8 +65,8 @@ def refusal(algorithm: Any, env: Any, policy: Policy) -> str:
 
 def task_for(algorithm: Any) -> str:
     """A task that an algorithm can play; the first one if none of its kind is installed."""
-    fused = policies.get("fused", devices=1)
-    return next((task for task in TASKS if not refusal(algorithm, task, fused)), TASKS[0])
+    together = everything_together(devices=1)
+    return next((task for task in TASKS if not refusal(algorithm, task, together)), TASKS[0])
 
 
 def all_pairs(env: str | None = None) -> list[Pair]:

@@ -19,7 +19,7 @@ from tessera.envs.checks import refuse_broken
 from tessera.errors import TesseraError
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Policy, read_mesh
-from tessera.planning.choose import choose_policy
+from tessera.planning.choose import choose_policy, everything_together
 from tessera.planning.memory import check_memory
 from tessera.support.accelerators import share_accelerators
 
@@ -42,8 +42,12 @@ def prepare_plan(
     precision: str = "f32",
     engine: str | None = None,
     mesh: str | None = None,
+    reason: str = "named by the user",
 ) -> tuple[Algorithm, Environment, Plan]:
-    """Bind the algorithm to the environment and plan the run; all that can be refused early is refused here."""
+    """Bind the algorithm to the environment and plan the run; all that can be refused early is refused here.
+
+    `reason` says why the policy is this one; without a policy the rule is why.
+    """
     named = policies.parse(policy) if isinstance(policy, str) else policy
     if engine not in (None, "serial") or (engine is None and named is not None and named.several):
         share_accelerators()  # before an environment or a plan looks for devices
@@ -52,10 +56,11 @@ def prepare_plan(
     bound = algorithm.bind(environment.spec)
     bound.check()
     available = jax.local_devices()
-    chosen, reason = named, "named by the user"
+    chosen = named
     if chosen is None:
-        name, reason = choose_policy(is_device(environment), len(available))
-        chosen = policies.parse(name)
+        rule, why = choose_policy(is_device(environment), len(available))
+        chosen, _ = policies.named(rule)
+        reason = f"{chosen.name}, because {why}"
     if mesh is not None:
         chosen = chosen.on_mesh(*read_mesh(mesh))
     if lag is not None:
@@ -76,6 +81,12 @@ def prepare_plan(
         available=len(available),
     )  # fmt: skip
     return replace(bound, envs=envs), environment, plan
+
+
+def reference_plan(algorithm: Algorithm, env: Any, **options: Any) -> tuple[Algorithm, Environment, Plan]:
+    """As `prepare_plan` by the rule; on one device if the user has named groups, which need not suit all devices."""
+    policy = None if options.get("groups") is None else everything_together(devices=1)
+    return prepare_plan(algorithm, env, policy, **options)
 
 
 def planned_updates(algorithm: Algorithm, plan: Plan, steps: int) -> int:

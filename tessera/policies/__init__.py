@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import itertools
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
-from tessera.graph.policy import Policy
+from tessera.graph.colouring import is_colouring, read_colouring
+from tessera.graph.policy import MODES, Cut, Policy
 from tessera.graph.policy_files import SUFFIXES, load
 from tessera.support.imports import import_target
 
@@ -42,8 +46,10 @@ def parse(text: str) -> Policy:
     """Return the policy that a text names.
 
     `central`, `central:workers=4,mode=async`, `path/to/file.json`, `file.toml`, `file.py:workers=4`,
-    `py:module.attribute` (a Policy, or a function that makes one).
+    `py:module.attribute` (a Policy, or a function that makes one), `env+act@2/store+grad+apply` (a colouring).
     """
+    if is_colouring(text):
+        return read_colouring(text)
     name, given = split(text)
     target = find(name)
     if isinstance(target, Policy):
@@ -64,6 +70,8 @@ def parse(text: str) -> Policy:
 
 def find(name: str) -> Policy | Maker:
     """The policy, or the function that makes one, of a name, a file or `py:module.attribute`."""
+    if is_colouring(name):
+        return read_colouring(name)
     if name.startswith("py:"):
         target = import_target(name.removeprefix("py:"))
     elif name.endswith(SUFFIXES) or "/" in name:
@@ -88,6 +96,35 @@ def split(text: str) -> tuple[str, dict[str, str]]:
             raise TesseraError(f"policy {prefix + name!r}: option {key!r} is given twice")
         given[key] = value
     return prefix + name.strip(), given
+
+
+def named(policy: Policy) -> tuple[Policy, str]:
+    """A policy under the name that it has here, and the text for `--policy`; its own name if nobody has named it."""
+    sizes = {size for f in policy.fragments for size in (f.replicas, f.devices, f.model)}
+    found = []
+    for name in names():
+        function = maker(name)
+        defaults, types = options(function), typing.get_type_hints(function)
+        if [f.names for f in function().fragments] != [f.names for f in policy.fragments]:
+            continue
+        known = {key: sorted({default, *sizes}) for key, default in defaults.items() if types[key] is int}
+        known |= {"mode": list(MODES)} if "mode" in defaults else {}
+        known |= {"lag": list({defaults["lag"], policy.cut("params").lag})} if "lag" in defaults else {}
+        for values in itertools.product(*known.values()):
+            given = dict(zip(known, values, strict=True))
+            with contextlib.suppress(TesseraError):  # this policy does not take such a value
+                if _shape(function(**given)) == _shape(policy):
+                    found.append((name, [f"{key}={value}" for key, value in given.items() if value != defaults[key]]))
+    if not found:
+        return policy, policy.name
+    name, told = min(found, key=lambda each: (len(each[1]), each))
+    return replace(policy, name=name), f"{name}:{','.join(told)}" if told else name
+
+
+def _shape(policy: Policy) -> tuple[Any, ...]:
+    """All that decides what a policy does: cuts that say nothing are left out."""
+    fragments = tuple(replace(f, operators=" ".join(f.names)) for f in policy.fragments)
+    return fragments, {stream: cut for stream, cut in policy.cuts.items() if cut != Cut()}
 
 
 def options(function: Maker) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from tessera.channels.link_specs import LinkName, make_link_specs
 from tessera.channels.rings import PlacedLink, RingLink, lay_out
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.serial import SerialEngine
-from tessera.engines.simulated.links import message_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 from tessera.profiling.stopwatch import End, Stopwatch
 from tessera.program.shapes import slot_shapes
+from tessera.support.trees import bytes_of
 
 
 class ProbeLink(RingLink):
@@ -75,4 +75,4 @@ class ProbeEngine(SerialEngine):
             for (k, _), spec in self.specs.items()
             if k == channel and place in ((spec.writer,) if sends else spec.readers)
         ]
-        return len(mine), sum(map(message_bytes, mine))
+        return len(mine), sum(bytes_of(spec.like) for spec in mine)

@@ -18,12 +18,12 @@ import jax
 
 from tessera import __version__
 from tessera.algorithms.contract import Algorithm
-from tessera.engines.simulated.costs import Costs, LinkCosts
+from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.costs_file import costs_from_json, costs_to_json
 from tessera.engines.simulated.machine import Machine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.profiling.probe import timings_from_json
 from tessera.program.numpy_lowering.lowering import mode
 from tessera.support.cache import cache_folder
 from tessera.support.fields import options_of
@@ -144,19 +144,14 @@ def read_profile(path: Path) -> Profile:
     found = read_json(path)
     try:
         return from_json(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, TesseraError) as error:
         raise TesseraError(
-            f"{path} is not a profile ({type(error).__name__}: {error}): take one with `tessera profile`"
+            f"{path} is not a profile ({type(error).__name__}: {error}): delete it, and take one with `tessera profile`"
         ) from None
 
 
 def to_json(profile: Profile) -> dict[str, Any]:
     """Plain data."""
-    costs = profile.costs
-    timings = {
-        name: [[t.envs, t.threads, [[*work] for work in t.calls]] for t in points]
-        for name, points in costs.timings.items()
-    }
     return {
         "format": FORMAT,
         "about": dict(profile.about),
@@ -167,14 +162,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "start_seconds": profile.start_seconds,
         "compile_seconds": profile.compile_seconds,
         "process_bytes": dict(profile.process_bytes),
-        "costs": {
-            "ops": {name: [list(point) for point in curve] for name, curve in costs.ops.items()},
-            "dispatch": costs.dispatch,
-            "links": asdict(costs.links),
-            "factors": dict(costs.factors),
-            "per_node": costs.per_node,
-            "timings": timings,
-        },
+        "costs": costs_to_json(profile.costs),
     }
 
 
@@ -182,18 +170,9 @@ def from_json(found: dict[str, Any]) -> Profile:
     """From plain data."""
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']}, known: {FORMAT}")
-    given = found["costs"]
-    costs = Costs(
-        ops={name: tuple((int(n), float(s)) for n, s in curve) for name, curve in given["ops"].items()},
-        dispatch=float(given["dispatch"]),
-        links=LinkCosts(**{name: float(x) for name, x in given["links"].items()}),
-        factors={name: float(x) for name, x in given["factors"].items()},
-        per_node=float(given["per_node"]),
-        timings=timings_from_json(given["timings"]),
-    )
     plain = ("taken", "seconds", "start_seconds", "compile_seconds")
     return Profile(
-        costs,
+        costs_from_json(found["costs"], "its costs"),
         Machine(**found["machine"]),
         found["about"],
         found["circumstances"],

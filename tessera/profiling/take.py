@@ -16,6 +16,7 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan, make_plan
 from tessera.graph.policy import Fragment, Policy
+from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.probe import MessageTime, Probed, ProbeJob, probed_from_json
 from tessera.profiling.profile import Profile, about, circumstances, this_machine
 from tessera.profiling.trial_run import trial_run
@@ -87,13 +88,16 @@ def take_profile(
         raise TesseraError(
             f"no profile can be taken: not one update of {plan.algorithm} in {plan.env} was done within {seconds:.0f} s"
         )
-    costs = make_costs(findings, plan, algorithm, env)
+    tell("contention")
+    slowdown = measure_slowdown(cores(), tell)
+    costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
     tell("one run on processes")
     alternating = Policy("two fragments", (Fragment(SPLITS[1][0]), Fragment(SPLITS[1][1])))
     trial = replan(plan, alternating)  # a message at every step, for which the other one waits
     started = trial_run(trial, algorithm, env, costs, end) if trial is not None else None
     if started is not None:
-        costs = replace(costs, links=replace(costs.links, latency=started.latency))
+        held = min(started.process_bytes.values())
+        costs = replace(costs, links=replace(costs.links, latency=started.latency), process_memory=held)
     progress("done", 1.0)
     return Profile(
         costs,

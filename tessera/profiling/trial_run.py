@@ -14,9 +14,9 @@ from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 from tessera.support.machine import cores
 
-SECONDS = 2.0
+SECONDS = 1.5
 """How long it is timed."""
-LEAST_UPDATES = 5
+LEAST_UPDATES, MOST_UPDATES = 5, 1024
 LONGEST_LATENCY = 0.01
 SIMULATED_UPDATES = 20
 HALVINGS = 12
@@ -43,11 +43,11 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, 
         engine.start()
         engine.advance(1)
         started = time.monotonic() - begun
+        begun = time.monotonic()
         engine.advance(1)
-        begun, updates = time.monotonic(), 0
-        while updates < LEAST_UPDATES or time.monotonic() - begun < SECONDS:
-            engine.advance(LEAST_UPDATES, ahead=LEAST_UPDATES)
-            updates += LEAST_UPDATES
+        updates = max(LEAST_UPDATES, min(MOST_UPDATES, int(SECONDS / (time.monotonic() - begun))))
+        begun = time.monotonic()
+        engine.advance(updates)
         seconds = (time.monotonic() - begun) / updates
         held = {title: _most_bytes(pid) for title, pid in engine.processes().items()}
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return _read(folder, "summary.json")
 
 
+def read_plan(folder: Path) -> dict[str, Any]:
+    """Read plan.json of a run."""
+    return _read(folder, "plan.json")
+
+
 def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
     """Create the folder and write config.json and plan.json."""
     try:
@@ -144,6 +149,14 @@ def begin(folder: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
         write_json(folder / "config.json", config)
     except OSError as error:
         raise TesseraError(f"{folder} cannot be written to ({error}): choose another --run-dir") from error
+
+
+def note_processes(folder: Path | None, before: dict[str, int], found: dict[str, int]) -> dict[str, int]:
+    """Keep processes.json up to date, and give back what it holds: which process is which replica."""
+    if folder is not None and found != before:
+        with suppress(OSError):  # nothing depends on it
+            write_json(folder / "processes.json", found)
+    return found
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

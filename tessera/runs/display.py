@@ -28,6 +28,8 @@ class Progress:
     seconds_left: float
     eval_return: float = math.nan
     """Mean return of the newest greedy evaluation."""
+    predicted: float = math.nan
+    """Steps per second that were predicted; nan if none were."""
 
 
 Status = Sequence[tuple[str, str, int]]
@@ -255,8 +257,11 @@ def line(p: Progress, streams: Streams | None = None, dropped: Mapping[str, int]
 
 
 def rate(p: Progress) -> str:
-    """Steps per second; empty before they can be measured."""
-    return "" if math.isnan(p.steps_per_second) else f"{p.steps_per_second:,.0f} steps/s"
+    """Steps per second, beside the predicted ones; empty before they can be measured."""
+    if math.isnan(p.steps_per_second):
+        return ""
+    predicted = "" if math.isnan(p.predicted) else f" (predicted {p.predicted:,.0f})"
+    return f"{p.steps_per_second:,.0f} steps/s{predicted}"
 
 
 def time_left(p: Progress) -> str:

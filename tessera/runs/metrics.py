@@ -130,6 +130,7 @@ class MetricsWriter:
             kept = "".join(line + "\n" for line in text.splitlines() if _update_of(line) <= resumed_at)
             if kept != text:
                 write_text(path, kept)
+        self._folder = folder
         self._file = open_to_append(path)
         self._unwritten = b""
         """Rows for which there was no room on the disk."""
@@ -137,8 +138,11 @@ class MetricsWriter:
         """Why the newest rows could not be written."""
         self._board = _Board(folder, resumed_at)
 
-    def write(self, row: dict[str, float]) -> None:
-        """Append one row; values that are not finite become null. What cannot be written now is written later."""
+    def write(self, row: dict[str, float]) -> str:
+        """Append one row; values that are not finite become null. What cannot be written now is written later.
+
+        Returns what is to be said when writing has begun to fail.
+        """
         plain = {k: (v if math.isfinite(v) else None) for k, v in row.items()}
         self._unwritten += (json.dumps(plain) + "\n").encode()
         try:
@@ -146,7 +150,13 @@ class MetricsWriter:
             self._board.write({k: v for k, v in plain.items() if v is not None and k != "update"}, int(row["update"]))
             self.failure = None
         except OSError as error:
-            self.failure = error
+            known, self.failure = self.failure, error
+            if known is None:
+                return (
+                    f"metrics cannot be written to {self._folder} ({error.strerror}): training goes on, and they are "
+                    "kept until they can"
+                )
+        return ""
 
     def sync(self) -> None:
         """Have the rows so far on the disk: a checkpoint that outlives a power cut finds the rows before it."""

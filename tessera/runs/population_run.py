@@ -124,6 +124,8 @@ class PopulationRun:
                 return self._evaluate({k: r for k, r in asked.items() if isinstance(r, Evaluate)})
             case Advance():
                 return self._advance({k: r.count for k, r in asked.items() if isinstance(r, Advance)})
+            case other:
+                raise NotImplementedError(f"members of one program share its plan: {other}")
 
     def _resume(self, number: int, step: Callable[[], Request]) -> None:
         """Let a member go on to its next request, or to its end."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tessera.algorithms.contract import View
 from tessera.engines.base import Engine, Snapshot
 from tessera.evaluation.evaluator import Evaluator
+from tessera.graph.plan import Plan
 from tessera.runs.signals import StopSignals
 
 
@@ -40,7 +41,14 @@ class Evaluate:
     seed: int
 
 
-Request = Begin | Advance | Evaluate
+@dataclass(frozen=True)
+class Move:
+    """End the engine, and make the one of another plan: the new `Engine`, which has not begun."""
+
+    plan: Plan
+
+
+Request = Begin | Advance | Evaluate | Move
 Value = TypeVar("Value")
 Requests = Generator[Request, Any, Value]
 """Work that asks for what it needs, and returns a value at its end."""
@@ -61,14 +69,17 @@ def answer_all(work: Requests[Value], answer: Callable[[Request], Any]) -> Value
         return end.value
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoneRun:
     """Answers the requests of a run that has an engine to itself."""
 
+    make_engine: Callable[[Plan], Engine]
     engine: Engine
     evaluator: Evaluator
     episodes: int
     signals: StopSignals
+    running: bool = True
+    """Whether the engine has not been closed."""
 
     def __call__(self, request: Request) -> Any:
         """Do what is asked for."""
@@ -82,3 +93,15 @@ class LoneRun:
                 return reports, time.monotonic() - begun
             case Evaluate(view, seed):
                 return self.evaluator(view, self.episodes, seed)
+            case Move(plan):
+                with self.signals.at_once():
+                    self.close()
+                    self.engine = self.make_engine(plan)
+                    self.running = True
+                return self.engine
+
+    def close(self) -> None:
+        """Close the engine, if it has not been."""
+        if self.running:
+            self.running = False
+            self.engine.close()

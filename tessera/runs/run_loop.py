@@ -16,17 +16,14 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State, View
 from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
-from tessera.engines.factory import make_engine
-from tessera.engines.ray_backend import cluster
-from tessera.engines.replica.replica import horizon
 from tessera.engines.replica.reports import Reports
-from tessera.engines.replica.snapshots import fitted, with_horizon
-from tessera.engines.replica.trace import clear_traces, merge_traces
-from tessera.envs.base import Environment, is_device
-from tessera.errors import EnvironmentFailed, RunFailed, TesseraError
+from tessera.engines.replica.trace import clear_traces
+from tessera.envs.base import Environment
+from tessera.errors import EnvironmentFailed, RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
+from tessera.planning.planner import Planner
 from tessera.program.compile import CHUNK
 from tessera.program.training_program import published
 from tessera.runs import directory
@@ -41,17 +38,24 @@ from tessera.runs.callbacks import (
     UpdateEvent,
 )
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
-from tessera.runs.display import Display, Progress, rounding_hint, virtual_devices_hint
+from tessera.runs.display import Display, Progress
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.metrics import Meter, MetricsWriter
-from tessera.runs.replay_resizing import PARTS, read_snapshot, tell_size
+from tessera.runs.opening_lines import hints_for, note_lost, title_of
+from tessera.runs.pace import Pace
+from tessera.runs.plan_history import PastPlan, past_plan
+from tessera.runs.plan_moves import better_plan, replace_engine, write_change
+from tessera.runs.prediction_watch import PredictionWatch
+from tessera.runs.replay_resizing import PARTS, tell_size
 from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
+from tessera.runs.restoring import load_for
+from tessera.runs.run_engine import engine_for
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
-from tessera.runs.saved_run import statistics_hint
 from tessera.runs.signals import StopSignals
+from tessera.runs.timeline import write_timeline
 from tessera.support.files import write_json
 
 MAX_ROWS = 20_000
@@ -78,6 +82,13 @@ class Run:
     early_stopping: EarlyStopping = field(init=False)
     best: BestCheckpoint = field(init=False)
     signals: StopSignals = field(init=False)
+    engine: Engine = field(init=False)
+    """What runs the plan."""
+    pace: Pace = field(init=False)
+    watch: PredictionWatch = field(init=False)
+    planner: Planner | None = None
+    plans: tuple[PastPlan, ...] = ()
+    """All plans so far, in order, once the run has changed its plan."""
     meter: Meter = field(default_factory=Meter)
     rows: list[dict[str, float]] = field(default_factory=list)
     writer: MetricsWriter | None = None
@@ -87,7 +98,8 @@ class Run:
     """When the loop started, by the monotonic clock."""
     startup_seconds: float = math.nan
     absurdity: AbsurdNumbers = field(default_factory=AbsurdNumbers)
-    speed: float = math.nan
+    restarts_before: int = 0
+    """Replicas that were started again under earlier plans."""
     seconds_to_target: float = math.nan
     wall_before: float = 0.0
     """Seconds of training before this process, for a resumed run."""
@@ -99,51 +111,48 @@ class Run:
         self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
         self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
         self.best = BestCheckpoint(None, self.display.note, keeps=False)
+        self.pace = Pace(self.options.chunk_seconds)
+        self.watch = PredictionWatch(self.planner, self.options.replan, self.algorithm, self.options.drift)
+        self.watch.begin(self.plan)
 
     def go(self, resume: bool) -> tuple[State, dict[str, Any]]:
         """Train, evaluate, sum up: the final state and the summary."""
         found = self.resume_point(resume)
         if resume and self.folder is not None:
             self.display.note(directory.going_on(self.folder, found))
-        if found is not None and self.env.keeps and not is_device(self.env):  # checkpoints hold the state of others
-            self.display.note(f"host environments start anew, and with them {self.env.keeps}")
-        name, seed = directory.run_name(self.config), self.config["seed"]
-        self.display.begin(
-            f"{name} on {self.plan.env}, {self.plan.envs} environments, seed {seed}; "
-            f"policy {self.plan.reason if 'because' in self.plan.reason else self.plan.policy}"
-        )
-        rounding = rounding_hint(self.algorithm.schedule, self.plan, self.config["steps"], self.updates)
-        for hint in filter(
-            None, (rounding, statistics_hint(self.algorithm, self.env), virtual_devices_hint(self.plan))
-        ):
+        if found is not None:
+            note_lost(self.env, self.display.note)
+        self.display.begin(title_of(self.config, self.plan))
+        for hint in hints_for(self.algorithm, self.env, self.plan, self.config["steps"], self.updates):
             self.display.note(hint)
         if self.options.trace is not None:
             clear_traces(self.options.trace)
-        engine = self._make_engine()
+        self.engine = self._make_engine(self.plan)
+        signals = StopSignals(lambda: self.engine.abandon())
+        alone = LoneRun(self._make_engine, self.engine, self.evaluator, self.options.eval_episodes, signals)
         try:
-            with StopSignals(engine.abandon) as signals:
-                alone = LoneRun(engine, self.evaluator, self.options.eval_episodes, signals)
-                result = answer_all(self.work(engine, signals, found), alone)
+            with signals:
+                result = answer_all(self.work(self.engine, signals, found), alone)
             self.display.end()
             for line in summary_lines(result[1], self.folder):
                 self.display.note(line)
         finally:
             self.display.end()
-            engine.close()
+            alone.close()
             self.close()
-            unwritten = self._merge_traces()
+            unwritten = write_timeline(self.options.trace)
         if unwritten:
             raise RunFailed(unwritten)
         return result
 
     def work(self, engine: Engine, signals: StopSignals, found: int | None) -> Requests[tuple[State, dict[str, Any]]]:
         """All of the above, from update `found` on, with an engine that is there; what has to run is asked for."""
-        self.signals = signals
+        self.signals, self.engine = signals, engine
         self.best = BestCheckpoint(self.folder, self.display.note, keeps=bool(self.options.evaluate_every))
         try:
             with directory.one_sentence_for_files(self.folder, self._latest):
-                yield from self._begin(engine, found)
-                return (yield from self._to_the_end(engine))
+                yield from self._begin(found)
+                return (yield from self._to_the_end())
         except EnvironmentFailed as failure:
             raise failure.followed_by(self._what_is_saved()) from failure.__cause__
 
@@ -153,46 +162,32 @@ class Run:
             if resource is not None:
                 resource.close()
 
-    def _make_engine(self) -> Engine:
-        options, trace = self.options, "" if self.options.trace is None else str(self.options.trace)
-        address = cluster.prepare(options.address) if self.plan.engine == "ray" else None
-        return make_engine(
-            self.plan, self.algorithm, self.env, self.config["seed"], self.updates, address,
-            timeout=options.timeout, start_timeout=options.start_timeout, restarts=options.restarts,
-            note=self.display.note, trace=trace, trust_network=options.trust_network,
-            logs="" if self.folder is None else str(self.folder / "logs"),
-        )  # fmt: skip
+    def _make_engine(self, plan: Plan) -> Engine:
+        where = "" if self.folder is None else str(self.folder / "logs")
+        return engine_for(
+            plan, self.algorithm, self.env, self.config["seed"], self.updates, self.options, self.display.note, where
+        )
 
-    def _merge_traces(self) -> str:
-        """Write the timeline; why that was not possible."""
-        trace = self.options.trace
-        try:
-            if trace is not None:
-                merge_traces(trace)
-        except OSError as error:
-            return f"the timeline could not be written to {trace} ({error.strerror}); all else of the run is complete"
-        return ""
-
-    def _to_the_end(self, engine: Engine) -> Requests[tuple[State, dict[str, Any]]]:
+    def _to_the_end(self) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; a callback that fails ends the run with a checkpoint."""
         try:
-            return (yield from self._train(engine))
+            return (yield from self._train())
         except CallbackFailed as failure:
-            saved = yield from self._save_after(engine)
+            saved = yield from self._save_after()
             raise CallbackFailed(f"{failure}{saved}") from failure.__cause__
 
-    def _train(self, engine: Engine) -> Requests[tuple[State, dict[str, Any]]]:
+    def _train(self) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; if a replica is lost as the last state is fetched, some of it is done again."""
         while True:
-            reason = yield from self._loop(engine)
+            reason = yield from self._loop()
             try:
                 if self.signals:
-                    yield from self._stop_on_signal(engine)
-                return (yield from self._finish(engine, reason))
+                    yield from self._stop_on_signal()
+                return (yield from self._finish(reason))
             except Interrupted:
-                yield from self._go_back(engine)
+                yield from self._go_back()
             except RestartsSpent as spent:
-                self._give_up(engine, spent)
+                self._give_up(spent)
 
     def _latest(self) -> int | None:
         """The update of the newest checkpoint."""
@@ -221,20 +216,20 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
         return self.checkpoints.latest()
 
-    def _begin(self, engine: Engine, found: int | None) -> Requests[None]:
+    def _begin(self, found: int | None) -> Requests[None]:
         """Start, or go on from a checkpoint; again if a replica is lost meanwhile."""
         while True:
             try:
-                yield from self._try_begin(engine, found)
+                yield from self._try_begin(found)
                 return
             except Interrupted:
-                self._rebuild(engine, found)
+                self._rebuild(found)
             except (KeyboardInterrupt, SystemExit):
                 if self.signals:
                     self._stop_unsaved("")
                 raise
 
-    def _try_begin(self, engine: Engine, found: int | None) -> Requests[None]:
+    def _try_begin(self, found: int | None) -> Requests[None]:
         self.meter = Meter()
         if found is None:
             self.early_stopping.restore(None)
@@ -242,22 +237,16 @@ class Run:
             if played is not None:
                 self.meter.count(played)
             return
-        snapshot, meta = self._load(engine, found)
+        snapshot, meta = self._load(found)
         yield Begin(snapshot)
         self.meter = Meter.from_json(meta["meter"])
         self.early_stopping.restore(meta.get("early_stopping"))
         if not self.begun:  # a run that goes back has spent the time since, too
             self.wall_before = meta["wall_seconds"]
 
-    def _load(self, engine: Engine, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _load(self, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.checkpoints is not None
-        arrays, meta = self.checkpoints.load(found)
-        if meta["algorithm"] != self.algorithm.name:
-            raise TesseraError(f"checkpoint {found} was made by {meta['algorithm']}, not {self.algorithm.name}")
-        like = engine.template()
-        arrays = fitted(arrays, like, self.plan, self.display.note)
-        snapshot = read_snapshot(like, arrays, f"checkpoint {found}", self.algorithm, self.plan.batches)
-        return with_horizon(snapshot, horizon(self.plan, self.algorithm, self.updates)), meta
+        return load_for(self.engine, self.checkpoints, found, self.algorithm, self.updates, self.display.note)
 
     def _open_folder(self, found: int | None) -> None:
         """Make the run folder, now that the first update has shown that the run works."""
@@ -268,24 +257,23 @@ class Run:
         if self.checkpoints is None:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
 
-    def _loop(self, engine: Engine) -> Requests[str | None]:
+    def _loop(self) -> Requests[str | None]:
         """Run to the last update, a signal, or something else that ends the run: its name."""
         begun = time.monotonic()
         self.begun = self.begun or begun
-        first_steps, first_done, saved, cost = self.meter.env_steps, begun, begun, 0.0
-        count, resumed = 1, self.meter.updates
+        saved, cost, resumed = begun, 0.0, self.meter.updates
         opened = self.writer is not None
         while self.meter.updates < self.updates and not self.signals and not self.callbacks.reason:
             before = time.monotonic()
             saving = self.checkpoints is not None and before - saved > self.options.pause(cost)
             try:
-                reports, seconds = yield Advance(*self._stride(count, saving))
+                reports, seconds = yield Advance(*self._stride(self.pace.count, saving))
                 if not opened:
                     self._open_folder(resumed)
                     if self.checkpoints and self.options.checkpoint_replay:
-                        tell_size(self.algorithm, engine, self.display.note)
+                        tell_size(self.algorithm, self.engine, self.display.note)
                     opened = True
-                stop_if_broken(reports, engine, self.meter.updates, self.folder)
+                stop_if_broken(reports, self.engine, self.meter.updates, self.folder)
                 if absurd := self.absurdity.first_in(reports, self.meter.updates, self.meter.mean_return):
                     self.display.note(absurd)
                 made = len(reports.tally.steps)
@@ -294,26 +282,25 @@ class Run:
                 now = time.monotonic()
                 if math.isnan(self.startup_seconds):
                     self.startup_seconds = time.time() - self.options.started
-                    first_steps, first_done = self.meter.env_steps, now
-                else:
-                    count = int(np.clip(self.options.chunk_seconds / max(seconds / made, 1e-9), 1, CHUNK))
-                timed = self.meter.env_steps - first_steps  # none after the first update, which compiles
-                speed = timed / max(now - first_done, 1e-9) if timed > 0 else math.nan
-                newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, engine))
+                self.pace.note(made, seconds, self.meter.env_steps, now)
+                if drifted := self.watch.note(reports, seconds):
+                    self.display.note(drifted)
+                newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, self.engine))
                 evaluated = yield from self.evaluations.after(*newest)
-                self._report(reports, speed, now, engine)
+                self._report(reports, now)
                 reason = self._judge(evaluated)
                 self._tell(UpdateEvent)
                 if reason is not None:
                     return reason
                 if saving:
-                    saved, cost = self._try_to_save(engine)
+                    saved, cost = self._try_to_save()
+                    yield from self._move_to_better_plan()
             except Interrupted:
-                yield from self._go_back(engine)
+                yield from self._go_back()
             except Abandoned:
                 self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
-                self._give_up(engine, spent)
+                self._give_up(spent)
         return self._unless_over(self.callbacks.reason)
 
     def _unless_over(self, reason: str | None) -> str | None:
@@ -355,89 +342,105 @@ class Run:
         at = self.meter.updates if update is None else update, self.meter.env_steps if env_steps is None else env_steps
         self.callbacks.call(kind, *at, self.rows[-1] if self.rows else {}, **more)
 
-    def _go_back(self, engine: Engine) -> Requests[None]:
+    def _go_back(self) -> Requests[None]:
         """Go on from the last checkpoint, or from the beginning: a replica was lost that cannot be replaced alone."""
         found = self._latest()
-        self._rebuild(engine, found)
-        yield from self._begin(engine, found)
+        self._rebuild(found)
+        yield from self._begin(found)
         self.evaluations.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
             self.writer = MetricsWriter(self.folder, resumed_at=self.meter.updates)
 
-    def _rebuild(self, engine: Engine, found: int | None) -> None:
+    def _rebuild(self, found: int | None) -> None:
         """Start all replicas again. With fewer of them an update may be worth more or fewer steps."""
-        engine.rebuild()
-        if engine.plan is not self.plan:
-            self.updates = same_steps(self.updates, self.plan, engine.plan, found or 0)
-            self.plan = engine.plan
+        self.engine.rebuild()
+        if self.engine.plan is not self.plan:
+            self.updates = same_steps(self.updates, self.plan, self.engine.plan, found or 0)
+            self.plan = self.engine.plan
+            self.watch.begin(self.plan)
             if self.writer is not None and self.folder is not None:
                 write_json(self.folder / "plan.json", self.plan.to_json())
 
-    def _give_up(self, engine: Engine, spent: RunFailed) -> NoReturn:
+    @property
+    def restarts(self) -> int:
+        """Replicas that were started again, over the whole run."""
+        return self.restarts_before + self.engine.restarts
+
+    def _move_to_better_plan(self) -> Requests[None]:
+        """Go on from the checkpoint that was just written under a better plan, if the planner has one."""
+        found = self._latest()
+        if found is None or found != self.meter.updates or found == self.updates or self.signals:
+            return
+        plan = better_plan(self.watch, self.display.note)
+        if plan is None:
+            return
+        before = self.plan
+        self.restarts_before += self.engine.restarts
+        try:
+            self.plan, self.engine = yield from replace_engine(plan, before, self.display.note)
+        except (KeyboardInterrupt, SystemExit):
+            if self.signals:
+                self._stop_unsaved("")
+            raise
+        yield from self._begin(found)
+        note_lost(self.env, self.display.note)
+        self.pace.begin()
+        self.watch.begin(self.plan)
+        if self.plan is plan:
+            self.plans = (*(self.plans or (past_plan(before, 0),)), past_plan(plan, found))
+            write_change(self.folder, self.plans, plan, self.display.note)
+
+    def _give_up(self, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
         latest = self._latest()
-        saved = None if latest is None else engine.salvage(self._load(engine, latest)[0])
+        saved = None if latest is None else self.engine.salvage(self._load(latest)[0])
         if latest is not None and saved is not None and saved[0] > latest:
             self.meter.updates = saved[0]
             with suppress(SnapshotLost):  # then the last checkpoint is what there is
                 self._write(saved[1])
         raise RestartsSpent(f"{spent}{self._what_is_saved()}") from spent
 
-    def _report(self, reports: Reports, speed: float, now: float, engine: Engine) -> None:
-        self.speed = speed
+    def _report(self, reports: Reports, now: float) -> None:
+        speed = self.pace.speed
         row = {
             **self.meter.row(reports),
             "seconds": self.wall_before + now - self.begun,
             "steps_per_second": speed,
-            "restarts": engine.restarts,
+            "restarts": self.restarts,
         }
         row |= self.evaluations.newest()
         self.rows.append(row)
         if len(self.rows) > MAX_ROWS:  # keep every second row of a very long run; all are in metrics.jsonl
             del self.rows[::2]
-        if self.writer:
-            complained = self.writer.failure is not None
-            self.writer.write(row)
-            if self.writer.failure is not None and not complained:
-                self.display.note(
-                    f"metrics cannot be written to {self.folder} ({self.writer.failure.strerror}): training goes on, "
-                    "and they are kept until they can"
-                )
-        self._note_processes(engine)
+        if self.writer and (complaint := self.writer.write(row)):
+            self.display.note(complaint)
+        self.processes = directory.note_processes(self.folder, self.processes, self.engine.processes())
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
         progress = Progress(
             m.updates, self.updates, m.env_steps, speed, m.mean_return, left / speed,
-            row.get("eval/return_mean", math.nan),
+            row.get("eval/return_mean", math.nan), self.watch.steps_per_second,
         )  # fmt: skip
-        self.display.show(progress, engine.status(), self.meter.streams)
+        self.display.show(progress, self.engine.status(), self.meter.streams)
 
-    def _note_processes(self, engine: Engine) -> None:
-        """Keep processes.json up to date: which process is which replica."""
-        found = engine.processes()
-        if self.folder is not None and found != self.processes:
-            with suppress(OSError):  # nothing depends on it
-                write_json(self.folder / "processes.json", found)
-        self.processes = found
-
-    def _try_to_save(self, engine: Engine) -> tuple[float, float]:
+    def _try_to_save(self) -> tuple[float, float]:
         """Checkpoint as `_save` does; if that fails, training goes on and it is tried again later."""
         before = time.monotonic()
         try:
-            return self._save(engine)
+            return self._save()
         except SaveFailed as error:
             self.display.note(f"{error}: training goes on, and the next checkpoint is tried in time")
             now = time.monotonic()
             return now, now - before
 
-    def _save(self, engine: Engine) -> tuple[float, float]:
+    def _save(self) -> tuple[float, float]:
         """Checkpoint; return when, and how long it took."""
         before, saved = time.monotonic(), False
         while not saved:
-            with suppress(SnapshotLost), self._snapshot(engine) as snapshot, self.signals.patience():
-                self.meter.count(engine.late_tally())
+            with suppress(SnapshotLost), self._snapshot() as snapshot, self.signals.patience():
+                self.meter.count(self.engine.late_tally())
                 self._write(snapshot)
                 saved = True
         assert self.checkpoints is not None
@@ -445,8 +448,8 @@ class Run:
         now = time.monotonic()
         return now, now - before
 
-    def _snapshot(self, engine: Engine) -> AbstractContextManager[Snapshot]:
-        return engine.open_snapshot(leave=() if self.options.checkpoint_replay else PARTS)
+    def _snapshot(self) -> AbstractContextManager[Snapshot]:
+        return self.engine.open_snapshot(leave=() if self.options.checkpoint_replay else PARTS)
 
     def _write(self, snapshot: dict[str, Any]) -> None:
         assert self.checkpoints is not None
@@ -463,22 +466,22 @@ class Run:
     def _made_by(self) -> dict[str, Any]:
         return {"algorithm": self.algorithm.name, "env": self.plan.env}
 
-    def _save_after(self, engine: Engine) -> Requests[str]:
+    def _save_after(self) -> Requests[str]:
         """Save a checkpoint after a callback has failed; what to say of it."""
         self.callbacks = RunCallbacks((), self.config["seed"])
         if self.checkpoints:
             with suppress(Interrupted, Abandoned, RunFailed):  # then the last checkpoint is what there is
-                yield from self._finish_pending(engine)
-                self._save(engine)
+                yield from self._finish_pending()
+                self._save()
         return self._what_is_saved()
 
-    def _stop_on_signal(self, engine: Engine) -> Requests[NoReturn]:
+    def _stop_on_signal(self) -> Requests[NoReturn]:
         """Save a checkpoint, say so, and end as the signal would have."""
         if self.checkpoints:
             try:
                 self.signals.be_patient(self.options.timeout)
-                yield from self._finish_pending(engine)
-                self._save(engine)
+                yield from self._finish_pending()
+                self._save()
             except (Interrupted, RestartsSpent, Abandoned):
                 self._stop_unsaved("replicas were lost or did not answer, so nothing newer is saved; ")
             self.display.note(
@@ -494,27 +497,27 @@ class Run:
             self.display.note(f"{self.signals.name}: {why}{rest}".rstrip("; "))
         raise self.signals.ending()
 
-    def _finish_pending(self, engine: Engine) -> Requests[None]:
+    def _finish_pending(self) -> Requests[None]:
         """Finish updates that were begun ahead, so that all replicas have made the same number."""
-        if engine.pending > 0:
-            reports, _ = yield Advance(min(engine.pending, CHUNK))
+        if self.engine.pending > 0:
+            reports, _ = yield Advance(min(self.engine.pending, CHUNK))
             self.meter.count(reports.tally)
             self.meter.updates += len(reports.tally.steps)
-            self._report(reports, self.speed, time.monotonic(), engine)
+            self._report(reports, time.monotonic())
 
-    def _finish(self, engine: Engine, reason: str | None) -> Requests[tuple[State, dict[str, Any]]]:
+    def _finish(self, reason: str | None) -> Requests[tuple[State, dict[str, Any]]]:
         wall = self.wall_before + time.monotonic() - self.begun
         if self.checkpoints is None and self.folder:
             self._open_folder(self.meter.updates)
-        yield from self._finish_pending(engine)
+        yield from self._finish_pending()
         if self.checkpoints:
-            self._save(engine)
+            self._save()
         if self.rows and (none_came := self.evaluations.none_came()):
             self.display.note(none_came)
-        view = _view(engine)
+        view = _view(self.engine)
         evaluation = yield from self.evaluations.final(view)
         if self.checkpoints is None:  # else the checkpoint has counted it
-            self.meter.count(engine.late_tally())
+            self.meter.count(self.engine.late_tally())
         self._note_evaluation(Evaluated(self.meter.updates, self.meter.env_steps, evaluation, view))
         summary = make_summary(
             self.plan,
@@ -524,11 +527,12 @@ class Run:
             self.target,
             wall_seconds=wall,
             startup_seconds=self.startup_seconds,
-            steps_per_second=self.speed,
+            steps_per_second=self.pace.speed,
             seconds_to_target=self.seconds_to_target,
             stop_reason=reason,
             best=self.best if self.options.evaluate_every else None,
-            restarts=engine.restarts,
+            restarts=self.restarts,
+            beside=self.watch.entries(),
         )
         if self.folder:
             if not self.rows and (self.folder / "summary.json").exists():  # nothing was left to do
@@ -536,7 +540,7 @@ class Run:
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
         self._tell(EndEvent, summary=summary, reason=reason)
-        return jax.tree.map(np.asarray, jax.device_get(engine.state())), summary
+        return jax.tree.map(np.asarray, jax.device_get(self.engine.state())), summary
 
 
 def _view(engine: Engine) -> View:

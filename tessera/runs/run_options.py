@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tessera.errors import TesseraError
 from tessera.runs.callbacks import Callback
+from tessera.runs.drift import DriftRule
 
 CHUNK_SECONDS = 0.5
 """How long the engine runs between checks of signals, metrics and checkpoints."""
@@ -37,6 +38,9 @@ class RunOptions:
     checkpoint_replay: bool = True
     address: str | None = None
     trust_network: bool = False
+    replan: bool = False
+    drift: DriftRule = field(default_factory=DriftRule)
+    """When a run counts as drifted from its prediction."""
     members: int = 1
     """Runs that advance as one program with this one: while one of them saves, all wait."""
 

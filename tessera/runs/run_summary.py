@@ -27,8 +27,9 @@ def make_summary(
     stop_reason: str | None,
     best: BestCheckpoint | None,
     restarts: int,
+    beside: dict[str, Any],
 ) -> dict[str, Any]:
-    """All entries of summary.json; numbers that are not known are null."""
+    """All entries of summary.json; numbers that are not known are null. `beside`: what was predicted and measured."""
     target = known_target(plan.env) if target is None else target
     return {
         "system": config.get("system"),
@@ -57,6 +58,7 @@ def make_summary(
         "lag_mean": rounded(meter.lag_mean),
         "lag_max": rounded(meter.lag_max),
         "restarts": restarts,
+        **beside,
     }
 
 
@@ -64,10 +66,11 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
     """What the user is shown of a summary."""
     verdict = {None: "", True: ": solved", False: ": not solved"}[summary["solved"]]
     mean, speed = summary["eval_return_mean"], summary["steps_per_second"]
+    predicted = summary["predicted"] and f", predicted {summary['predicted']['steps_per_second']:,.0f}"
     lines = [
         f"greedy return {number(math.nan if mean is None else mean)} over {summary['eval_episodes']} episodes"
         f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
-        + ("" if speed is None else f" ({speed:,.0f} steps/s)")
+        + ("" if speed is None else f" ({speed:,.0f} steps/s{predicted or ''})")
     ]
     if summary["stop_reason"]:
         lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")

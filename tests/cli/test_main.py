@@ -207,8 +207,8 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --patience 3 --min-improvement 0.5 --init-from runs/x@best"
-    flags += " --start-timeout 99 --no-checkpoint-replay --trust-network"
-    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout"
+    flags += " --start-timeout 99 --no-checkpoint-replay --trust-network --replan"
+    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout --allow async"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
@@ -224,6 +224,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "envs": 12,
         "groups": 6,
         "lag": 2,
+        "allow": "async",
         "mesh": "data=2,model=2",
         "precision": "bf16",
         "steps": 99,
@@ -246,6 +247,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "restarts": 3,
         "checkpoint_replay": False,
         "trust_network": True,
+        "replan": True,
         "address": "10.0.0.1:6379",
         "quiet": True,
         "system": "ppo",

@@ -156,9 +156,9 @@ def killing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, title: st
     engines: list[LocalEngine] = []
     begin, original = Run._begin, getattr(owner, method)
 
-    def begin_with(run: Run, engine: LocalEngine, found: int | None) -> Any:
-        engines[:] = [engine]
-        return begin(run, engine, found)
+    def begin_with(run: Run, found: int | None) -> Any:
+        engines[:] = [run.engine]
+        return begin(run, found)
 
     def kill_first(self: Any, *arguments: Any) -> Any:
         if not killed:
@@ -233,7 +233,7 @@ def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run save after every 50 updates, however long that takes on this machine."""
     advance, save = SerialEngine.advance, Run._try_to_save
     monkeypatch.setattr(SerialEngine, "advance", lambda engine, count, ahead=0: advance(engine, min(count, 50), ahead))
-    monkeypatch.setattr(Run, "_try_to_save", lambda run, engine: (save(run, engine)[0], 0.0))
+    monkeypatch.setattr(Run, "_try_to_save", lambda run: (save(run)[0], 0.0))
 
 
 def test_while_the_disk_is_full_training_goes_on_and_the_checkpoint_is_tried_again(said, monkeypatch, tmp_path):

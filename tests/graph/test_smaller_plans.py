@@ -8,6 +8,7 @@ import pytest
 from tessera import policies
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.graph.policy import Cut, Fragment, Policy
+from tessera.graph.policy_files import from_data
 from tessera.graph.smaller_plans import losses, same_steps, with_fewer
 
 QUEUE = Needs("ppo", "cartpole", device_env=True, batch=None, priorities=False, absorbs=False)
@@ -88,8 +89,10 @@ def test_a_run_makes_the_same_number_of_steps():
 ASYNC = {"gradients": Cut("async"), "params": Cut("async")}
 
 
-def test_losses_are_named_and_what_a_plan_was_made_from_is_not_saved():
+def test_losses_are_named_and_a_plan_is_saved_with_its_colouring():
     plan = planned("central:workers=3,shards=2")
     assert losses(plan, fewer(plan, 0)) == "2 of 3 env+act+store+grad"
     assert losses(plan, fewer(fewer(plan, 0), 1)) == "2 of 3 env+act+store+grad, 1 of 2 apply"
-    assert "origin" not in json.loads(json.dumps(plan.to_json()))
+    saved = json.loads(json.dumps(plan.to_json()))
+    assert "origin" not in saved
+    assert from_data(saved["colouring"], "plan.json", "unnamed") == plan.origin[0]

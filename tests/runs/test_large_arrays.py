@@ -94,11 +94,12 @@ def test_neither_a_checkpoint_nor_a_resume_holds_a_second_copy_of_the_replay(pol
     def watch(method: str) -> None:
         original = getattr(Run, method)
 
-        def watched(run: Run, engine: Any, *more: Any) -> Any:
+        def watched(run: Run, *more: Any) -> Any:
             out: list[Any] = []
+            engine = run.engine
             wait_until(lambda: all(state == "idle" for _, state, _ in engine.status()), 60)  # each has its empty replay
             pids = [os.getpid(), *engine.processes().values()]
-            grown[method] = growth_of(pids, lambda: out.append(original(run, engine, *more)))
+            grown[method] = growth_of(pids, lambda: out.append(original(run, *more)))
             return out[0]
 
         monkeypatch.setattr(Run, method, watched)

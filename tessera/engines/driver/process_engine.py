@@ -151,6 +151,7 @@ class ProcessEngine(MapReduce):
         reports = collect_reports(self.plan, taken, made)
         for stream, flow in self.report_log.take_flows().items():
             reports.flows.setdefault(stream, Flow()).merge(flow)
+        reports.waits.update(self.report_log.take_waits(self.plan))
         merge_totals(reports.info, self.report_log.take_info(counted, self.done))
         self._note_restarts()
         return reports

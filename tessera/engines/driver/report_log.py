@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -27,6 +28,8 @@ class ReportLog:
         """For each place: first update, number of updates, report."""
         self._reported = [0] * places
         self._flows: dict[str, Flow] = {}
+        self._waits: defaultdict[int, float] = defaultdict(float)
+        """Seconds in which each place waited."""
         self._info: list[tuple[int, int, InfoTotals]] = []
         """Numbers in `info`: place, updates that it had made by then, sums."""
 
@@ -42,6 +45,7 @@ class ReportLog:
             self._reported[place] = max(self._reported[place], meta["done"])
             for stream, flow in meta["flows"].items():
                 self._flows.setdefault(stream, Flow()).merge(Flow(**flow))
+                self._waits[place] += flow["wait_seconds"]
             if meta["info"]:
                 self._info.append((place, meta["done"], meta["info"]))
 
@@ -76,6 +80,15 @@ class ReportLog:
         with self._lock:
             flows, self._flows = self._flows, {}
             return flows
+
+    def take_waits(self, plan: Plan) -> dict[str, float]:
+        """Take the seconds in which replicas of each fragment waited, by its title."""
+        with self._lock:
+            waits, self._waits = self._waits, defaultdict(float)
+        out: defaultdict[str, float] = defaultdict(float)
+        for k, (i, _, _) in enumerate(plan.places):
+            out[plan.fragments[i].title] += waits[k]
+        return dict(out)
 
     def take_info(self, counted: Collection[int] = (), done: int = 0) -> InfoTotals:
         """Take the numbers in `info`: all, but at places in `counted` only in the first `done` updates."""

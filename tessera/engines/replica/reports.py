@@ -33,6 +33,8 @@ class Reports:
     lag_max: np.ndarray = field(default_factory=lambda: np.zeros(0))
     flows: dict[str, Flow] = field(default_factory=dict)
     """What went through each cut stream."""
+    waits: dict[str, float] = field(default_factory=dict)
+    """Seconds in which replicas of each fragment waited, by its title; empty where one thread runs all of them."""
     info: InfoTotals = field(default_factory=dict)
     """Sums of the numbers in the `info` of environments."""
 

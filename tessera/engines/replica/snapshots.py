@@ -13,6 +13,7 @@ import numpy as np
 from tessera.algorithms.contract import Clock, State
 from tessera.channels.routes import Route
 from tessera.channels.shared_tree import SharedTree
+from tessera.engines.replica.recolouring import recoloured
 from tessera.engines.replica.replica import Replica
 from tessera.envs.base import HostEnvironment
 from tessera.graph.groups import deal
@@ -179,11 +180,11 @@ def without_spare_peers(arrays: dict[str, np.ndarray], like: Slots) -> dict[str,
 def fitted(
     arrays: dict[str, np.ndarray], like: Slots, plan: Plan, note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """A checkpoint's arrays for a plan that may have fewer replicas than the one that wrote it.
+    """A checkpoint's arrays for a plan that may have other replicas or fragments than the one that wrote it.
 
     Checkpoints of earlier versions hold no residuals, which then begin with zeros.
     """
-    out = without_spare_peers(arrays, like)
+    out = recoloured(without_spare_peers(arrays, like), like)
     spare = {name: x for name, x in out.items() if name.startswith("residual/") and "residual" not in like}
     out = {name: x for name, x in out.items() if name not in spare}
     if any(x.any() for x in spare.values()):

@@ -25,7 +25,7 @@ from tessera.channels.routes import Route, make_routes
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
 from tessera.engines.simulated.accounts import Accounts
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, counts_updates, is_host, op_name, ops_in
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_counted, is_host, op_name, ops_in, work_kind
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
@@ -45,7 +45,7 @@ from tessera.program.compile import merge_segments
 from tessera.program.keys import clock_at, count_of
 from tessera.program.nodes import WIRING, Deferred, Node, Op, Recv, Repeat, Segment, Send, effects
 from tessera.program.project import project
-from tessera.program.shapes import slot_shapes
+from tessera.program.shapes import Shapes, slot_shapes
 from tessera.program.training_program import Training
 from tessera.support.trees import bytes_of
 
@@ -69,9 +69,11 @@ class SimulatedEngine:
         seed: int = 0,
         deployment: Deployment | None = None,
         trace: Path | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
         """`cores` and `accelerators` are of one machine, unless there is a deployment; with `trace`, parts of a
-        timeline are written beside that file, for `merge_traces`."""
+        timeline are written beside that file, for `merge_traces`; `shapes` are those of the program's slots, which many
+        plans have in common."""
         self.deployment = deployment or on_one_machine(plan, cores, accelerators)
         self.plan, self.algorithm, self.costs = self.deployment.plan, algorithm, costs
         plan = self.plan
@@ -83,7 +85,7 @@ class SimulatedEngine:
         training = make_training(plan, algorithm, env)
         self._lag = training.lag
         routes = make_routes(plan, algorithm)
-        shapes = slot_shapes(training, plan)
+        shapes = slot_shapes(training, plan) if shapes is None else shapes
         specs = make_link_specs(plan, routes, shapes, routes[0].shards if routes else None)
         self._empty = {slot for slot, shape in shapes.items() if not bytes_of(shape)}
         """Slots without values, such as the memory of a network that has none: nobody waits for them."""
@@ -126,7 +128,8 @@ class SimulatedEngine:
         if self.time.now:
             raise TesseraError("a simulated engine runs once: make another one")
         for replica in self.replicas:
-            counts = (warmup, updates) if self.plan.counted(replica.fragment) else (ENDLESS,)
+            # nobody stops while others are still measured: they would have the cores for themselves
+            counts = (warmup, updates, self.plan.lag + 1) if self.plan.counted(replica.fragment) else (ENDLESS,)
             replica.running = drive_updates(replica, self.programs[replica.fragment], counts)
         for replica in self.replicas:
             self._advance(replica)
@@ -160,7 +163,9 @@ class SimulatedEngine:
         on_device = placed.platform != "cpu" and node.devices
         processor: Processor = node.devices[place % len(node.devices)] if on_device else node.cores
         operator = "act" if {"env", "act"} & set(placed.operators) else "grad"
-        own = len(deployment.full.fragments[i].held(operator)[deployment.numbers[place]])
+        own, learned = (
+            len(deployment.full.fragments[i].held(which)[deployment.numbers[place]]) for which in (operator, "grad")
+        )
         stands_for = deployment.stands_for[place]
         lock_step = stands_for > 1 and all(
             isinstance(c.discipline, Sync) for c in plan.channels if i in (c.source, c.target)
@@ -170,7 +175,8 @@ class SimulatedEngine:
         tracer = TraceWriter(str(self._trace), place, title, lambda: self.time.now) if self._trace else None
         return SimulatedReplica(
             place, i, title, port, node, processor, len(placed.held(operator)[r]),
-            own * plan.envs_per_group // placed.devices, self._threads(i, r), stands_for, members, tracer,
+            own * plan.envs_per_group // placed.devices, learned * plan.envs_per_group // placed.devices,
+            self._threads(i, r), stands_for, members, tracer,
         )  # fmt: skip
 
     def _threads(self, fragment: int, number: int) -> int:
@@ -251,8 +257,9 @@ class SimulatedEngine:
                     self._work(replica, NO_WORK)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:  # then it looks again
-                    goes_on = self._work(replica, NO_WORK)
+                case _ if replica.debt:
+                    goes_on = False  # then it looks again: what it waits for may have come meanwhile
+                    self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
 
@@ -277,12 +284,14 @@ class SimulatedEngine:
         return self._work(replica, work, replica.cores if is_host(op) else replica.processor, op)
 
     def _draw(self, replica: SimulatedReplica, node: Segment | Op) -> Work:
-        """The work of one call: of the slowest of those in lock-step, of all gradients that one stands for."""
+        """The work of one call, for those that it plays or learns from: of the slowest of those in lock-step, of all
+        gradients that one stands for."""
         count = int(replica.slots["count"])
-        calls = self.costs.calls(node, replica.envs, replica.threads) if replica.members is not None else None
+        envs = replica.learned if work_kind(node) == "learn" else replica.envs
+        calls = self.costs.calls(node, envs, replica.threads) if replica.members is not None else None
         if calls is not None and replica.members is not None:
-            return replica.members.draw(calls, count if counts_updates(node) else 1)
-        work = self.costs.draw(node, replica.envs, count, replica.threads, self._random)
+            return replica.members.draw(calls, count if is_counted(node) else 1)
+        work = self.costs.draw(node, envs, count, replica.threads, self._random)
         gradients = self._gradients_of(replica, node)
         return work if gradients == 1 else work.times(gradients)
 

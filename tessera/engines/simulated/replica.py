@@ -26,11 +26,11 @@ class SimulatedReplica:
 
     def __init__(
         self, place: int, fragment: int, title: str, port: ReplicaPort, node: SimulatedNode, processor: Processor,
-        groups: int, envs: int, threads: int, stands_for: float, members: LockStepMembers | None,
+        groups: int, envs: int, learned: int, threads: int, stands_for: float, members: LockStepMembers | None,
         tracer: TraceWriter | None,
     ) -> None:  # fmt: skip
         self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
-        self.groups, self.envs, self.threads, self.cores = groups, envs, threads, node.cores
+        self.groups, self.envs, self.learned, self.threads, self.cores = groups, envs, learned, threads, node.cores
         self.stands_for, self.members, self.tracer = stands_for, members, tracer
         self.gradients = 1
         """How many the one that it applied last stands for."""

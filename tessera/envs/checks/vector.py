@@ -43,6 +43,24 @@ def play_vector(env: HostEnvironment, report: EnvironmentCheck, steps: int, seed
     return ended
 
 
+def seconds_of_a_step(env: HostEnvironment, seconds: float) -> float:
+    """How long one environment takes for a step, by playing for a moment; 0 if it fails, which a run will tell."""
+    generator, played = np.random.default_rng(0), 0
+    try:
+        vector = env.open(np.arange(OPEN).reshape(1, OPEN), 0)
+        try:
+            timestep = vector.reset()
+            begun = time.perf_counter()
+            while not played or time.perf_counter() - begun < seconds:
+                timestep = vector.step(_random_actions(env, generator, timestep.legal))
+                played += OPEN
+            return (time.perf_counter() - begun) / played
+        finally:
+            vector.close()
+    except RAISED_BY_USERS:
+        return 0.0
+
+
 def _check_timestep(env: HostEnvironment, report: EnvironmentCheck, timestep: Timestep, method: str) -> None:
     agents = (env.spec.agents,) if env.spec.agents else ()
     values: dict[str, tuple[Any, Any, Any]] = {"reward": (timestep.reward, agents, np.float32)}

@@ -1,0 +1,66 @@
+"""A ranking as text: a table with a paragraph below it, or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from tessera.errors import unknown_name
+from tessera.planning.explain import explanation
+from tessera.planning.ranking import Candidate, Ranking
+
+MB = 2**20
+SHOWN = 10
+"""Colourings that are not possible, of which the reason is shown."""
+
+
+def render_ranking(ranking: Ranking, form: str = "table") -> str:
+    """Render a ranking in a named format."""
+    if form not in RANKING_FORMATS:
+        raise unknown_name("format", form, RANKING_FORMATS)
+    return RANKING_FORMATS[form](ranking)
+
+
+def _table(ranking: Ranking) -> str:
+    plan = ranking.best.plan
+    head = (
+        f"plans     {plan.algorithm} on {plan.env}, {plan.envs} environments in {plan.groups} groups, lag {plan.lag}: "
+        "all of these learn the same"
+    )
+    parts = [head, "", _rows(ranking, ranking.candidates)]
+    if ranking.other_recipes:
+        title = "another recipe: nobody waits, so that what is learned from is older, and learning differs"
+        parts += ["", title, "", _rows(ranking, ranking.other_recipes, lag=True)]
+    parts += ["", explanation(ranking)]
+    if ranking.refused:
+        shown = [f"  {r.colouring}: {r.reason}" for r in ranking.refused[:SHOWN]]
+        more = len(ranking.refused) - SHOWN
+        parts += ["", "not possible here", *shown, *([f"  and {more:,} more"] if more > 0 else [])]
+    return "\n".join(parts)
+
+
+def _rows(ranking: Ranking, candidates: Sequence[Candidate], lag: bool = False) -> str:
+    extra = ranking.objective.unit if ranking.objective.name != "throughput" else ""
+    heads = ["", "plan", *([extra] if extra else []), "steps/s", "interval", *(["lag"] if lag else [])]
+    rows = [[*heads, "bottleneck", "MB a process", "why not"]]
+    for k, c in enumerate(candidates, 1):
+        value = [f"{ranking.objective.value(c.prediction):,.1f}"] if extra else []
+        busy = c.prediction.busy[c.prediction.bottleneck]
+        rows.append(
+            [
+                *(str(k), c.policy.name, *value, f"{c.steps_per_second:,.0f}", f"{c.low:,.0f}–{c.high:,.0f}"),
+                *([f"{c.lag:.1f}"] if lag else []),
+                f"{c.prediction.bottleneck} {busy:.0%}",
+                ", ".join(f"{(f.process + f.device) / MB:,.0f}" for f in c.footprints),
+                c.why or "the best",
+            ]
+        )
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _json(ranking: Ranking) -> str:
+    return json.dumps({**ranking.to_json(), "explanation": explanation(ranking)}, indent=2)
+
+
+RANKING_FORMATS: dict[str, Callable[[Ranking], str]] = {"table": _table, "json": _json}

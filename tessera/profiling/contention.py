@@ -1,0 +1,75 @@
+"""How much slower threads get beside others, on this machine: cores that share caches, or are halves of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from tessera.channels.packing import pack
+from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
+from tessera.graph.plan import Placement
+
+SECONDS = 0.25
+"""How long each number of threads is timed."""
+MOST_TIMED = 8
+"""Numbers of threads that are timed; others lie between them."""
+PATIENCE = 20.0
+"""Seconds in which a process must have answered."""
+
+
+@dataclass(frozen=True)
+class ContentionJob:
+    """The job of a process that works when it is told to, and says how much it got done."""
+
+    def work(self, connection: Connection) -> None:
+        """Serve until the process is ended."""
+        left, right = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+        connection.send_bytes(pack({"kind": "waits"}, {}))
+        while True:
+            connection.recv_bytes()
+            end, turns, begun = time.perf_counter() + SECONDS, 0, time.process_time()
+            while time.perf_counter() < end:
+                for _ in range(20):
+                    left @ right
+                turns += 20
+            rate = turns / (time.process_time() - begun)
+            connection.send_bytes(pack({"kind": "worked", "rate": rate}, {}))
+
+
+def measure_slowdown(cores: int, tell: Callable[[str], None]) -> tuple[float, ...]:
+    """For k = 1, 2, ... twice the cores: what a thread gets done in a second of a core, relative to a thread alone."""
+    placed = Placement(operators=("env",), groups=((0,),), threads=1)
+    processes = [start_process(placed, (), main=False) for _ in range(2 * cores)]
+    try:
+        for process in processes:
+            assign(process, ContentionJob())
+        _answers(processes, "waits")
+        timed = sorted({round(k) for k in np.linspace(1, 2 * cores, min(MOST_TIMED, 2 * cores))})
+        rates = []
+        for k in timed:
+            tell(f"{k} threads at once")
+            for process in processes[:k]:
+                process.send({"do": "work"})
+            rates.append(float(np.mean(_answers(processes[:k], "worked"))))
+    finally:
+        for process in processes:
+            process.kill()
+    curve = np.interp(range(1, 2 * cores + 1), timed, np.array(rates) / rates[0])
+    return tuple(float(min(1.0, x)) for x in curve)
+
+
+def _answers(processes: list[PooledProcess], kind: str) -> list[float]:
+    """What each of them says; nothing of one that does not answer."""
+    rates: dict[int, float] = {}
+    end = time.monotonic() + PATIENCE
+    while len(rates) < len(processes) and time.monotonic() < end:
+        wait_for_any([p for k, p in enumerate(processes) if k not in rates], 0.2)
+        for k, process in enumerate(processes):
+            for meta, _ in process.received():
+                if meta["kind"] == kind:
+                    rates[k] = meta.get("rate", 0.0)
+    return list(rates.values()) or [1.0]
