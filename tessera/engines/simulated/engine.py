@@ -381,7 +381,8 @@ class SimulatedEngine:
         """Fill slots with what others hold; params that trail behind stand in a queue."""
         slots = replica.slots
         if "acting_queue" in op.reads:
-            slots.update(zip(op.writes, op.function(*(slots[s] for s in op.reads)), strict=True))
+            waiting: tuple[Token, ...] = (*slots["acting_queue"], slots["published"])
+            slots["acting"], slots["acting_queue"] = waiting[0], waiting[1:]
         else:
             job = max((t.job for s in op.reads if isinstance(t := slots.get(s), Token)), default=0)
             self._write(replica, op, job)

@@ -34,7 +34,7 @@ class SharedTokens:
 
 
 @dataclass(frozen=True)
-class Ring:
+class PeerRing:
     """Peers on several nodes, each of which passes on what it gets from the one before."""
 
     peers: float
@@ -64,7 +64,7 @@ class CollectiveGroup:
     """The peers of one channel, each of which waits for all."""
 
     def __init__(
-        self, route: Route, places: Iterable[int], nbytes: int, ring: Ring, costs: LinkCosts,
+        self, route: Route, places: Iterable[int], nbytes: int, ring: PeerRing, costs: LinkCosts,
         time: VirtualTime, wake: Callable[[int], None], charge: Charge,
     ) -> None:  # fmt: skip
         self._route, self._places, self._nbytes, self._ring, self._costs = route, list(places), nbytes, ring, costs

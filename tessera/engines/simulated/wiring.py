@@ -15,7 +15,7 @@ from tessera.channels.rpc.outbox import EventRate
 from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.deployment import Deployment
-from tessera.engines.simulated.exchanges import CollectiveGroup, Ring
+from tessera.engines.simulated.exchanges import CollectiveGroup, PeerRing
 from tessera.engines.simulated.links import Charge, LinkEnd, SimulatedLink, message_bytes
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.virtual_time import VirtualTime
@@ -94,7 +94,7 @@ class Wiring:
                 continue
             held = Counter(node_of[place] for place in places)
             cards = tuple((self.nodes[node].card, count) for node, count in held.items())
-            ring = Ring(sum(stands_for[place] for place in places), cards, is_all_gather(channel))
+            ring = PeerRing(sum(stands_for[place] for place in places), cards, is_all_gather(channel))
             nbytes = max(link.nbytes for (j, _), link in links.items() if j == k)
             found[k] = CollectiveGroup(
                 self.routes[k], places, nbytes, ring, self.costs.remote_links, self.time, partial(self.wake, k),

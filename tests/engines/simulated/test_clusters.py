@@ -12,7 +12,7 @@ from tessera.engines.simulated.cluster import Cluster, NodeKind, place_replicas
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
 from tessera.engines.simulated.deployment import on_cluster
 from tessera.engines.simulated.engine import SimulatedEngine
-from tessera.engines.simulated.exchanges import Ring
+from tessera.engines.simulated.exchanges import PeerRing
 from tessera.engines.simulated.network import NetworkCard, transmit
 from tessera.engines.simulated.prediction import Prediction
 from tessera.engines.simulated.virtual_time import Cores, VirtualTime
@@ -106,10 +106,10 @@ def test_params_that_travel_with_replies_take_no_call(acting, calls):
 
 def test_an_all_reduce_goes_round_in_a_ring():
     card = NetworkCard(bandwidth=10.0, latency=0.5)
-    ring = Ring(4, ((card, 1), (card, 2)))
+    ring = PeerRing(4, ((card, 1), (card, 2)))
     assert ring.bytes_of_peer(20) == pytest.approx(2 * 3 / 4 * 20)
     assert ring.seconds(20) == pytest.approx(2 * 30 / 10 + 6 * 0.5)  # two peers share a card
-    assert Ring(4, ((card, 1),), gathers=True).seconds(20) == pytest.approx(3 * 20 / 10 + 3 * 0.5)
+    assert PeerRing(4, ((card, 1),), gathers=True).seconds(20) == pytest.approx(3 * 20 / 10 + 3 * 0.5)
     node = NodeKind(count=2, cores=1, bandwidth=1000.0)
     engine = engine_for("multi_learner:learners=2", costs(acting=0.5, learning=3.0), (node,))
     moved = bytes_of(engine, "gradients")  # of two peers each passes on one half twice
