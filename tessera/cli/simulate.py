@@ -71,7 +71,7 @@ def _find_costs(world: Any, algorithm: Any, bound: Any, env: Any, plan: Any, opt
     For a cluster, that is a profile of the same with fewer environments, as many as this machine has by default.
     """
     from tessera.planning.prepare import prepare_plan
-    from tessera.profiling.costs_file import load_costs
+    from tessera.planning.simulate import load_costs
     from tessera.profiling.profile import find_profile, save_profile
     from tessera.profiling.take import take_profile
 

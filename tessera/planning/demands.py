@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tessera.channels.routes import make_routes
 from tessera.engines.replica.replica import make_training
-from tessera.engines.simulated.costs import QUANTILES, Work, counts_updates, is_host, node_name, work_kind
+from tessera.engines.simulated.costs import QUANTILES, Work, is_counted, is_host, node_name, work_kind
 from tessera.errors import TesseraError
 from tessera.graph.channel import Channel
 from tessera.graph.plan import Plan
@@ -140,7 +140,7 @@ class Demands:
             def in_turn() -> float:
                 return (next(quantile) % QUANTILES + 0.5) / QUANTILES
 
-            counted = counts_updates(node)
+            counted = is_counted(node)
             calls = 1 if counted or node_name(node) not in costs.timings else QUANTILES
             drawn = [costs.draw(node, envs, QUANTILES, threads, in_turn) for _ in range(calls)]
             total = Work(sum(w.seconds for w in drawn), sum(w.cpu_seconds for w in drawn))

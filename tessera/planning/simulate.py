@@ -11,6 +11,7 @@ from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.engines.simulated.cluster import Cluster
 from tessera.engines.simulated.costs import Costs, LinkCosts
+from tessera.engines.simulated.costs_file import load_costs as load_costs
 from tessera.engines.simulated.deployment import MOST_EXACT, Deployment, on_cluster, on_one_machine
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.prediction import Prediction

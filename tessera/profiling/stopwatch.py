@@ -6,7 +6,7 @@ import resource
 import time
 from collections import Counter
 
-from tessera.engines.simulated.costs import Work, counts_updates, node_name
+from tessera.engines.simulated.costs import Work, is_counted, node_name
 from tessera.program.nodes import HOST, Node, Op, Recv, Segment, Send
 
 MOST_CALLS = 256
@@ -70,7 +70,7 @@ class Stopwatch:
         """Note a node; whether it is more than a value that is passed on."""
         match node:
             case Segment():
-                one = work.times(1 / self.turns) if counts_updates(node) else work
+                one = work.times(1 / self.turns) if is_counted(node) else work
                 self.calls.setdefault(node_name(node), []).append(one)
             case Op(kind=kind) if kind == HOST:
                 self.calls.setdefault(node_name(node), []).append(work)

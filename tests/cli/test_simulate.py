@@ -13,7 +13,7 @@ from tessera.cli.main import main
 
 COSTS = {
     "ops": {"grad batch+summary -> gradients": [[8, 3.0]], "apply gradients+squares -> state": [[8, 1.0]]},
-    "timings": {"env actions -> timesteps": [[2, 1, [[0.1, 0.1], [0.3, 0.3]]]]},
+    "timings": {"env actions -> timesteps": [{"envs": 2, "threads": 1, "calls": [[0.1, 0.1], [0.3, 0.3]]}]},
     "remote_links": {"latency": 0.001},
 }
 CLUSTER = """

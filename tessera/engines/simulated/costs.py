@@ -117,7 +117,7 @@ class Costs:
             seconds = self.seconds(node, envs, count)
             return Work(seconds, seconds)
         calls = self._calls_of(node_name(node), timed, envs, threads)
-        turns = count if counts_updates(node) else 1
+        turns = count if is_counted(node) else 1
         if turns == 1:
             return calls[int(random() * QUANTILES)]
         drawn = [calls[int(random() * QUANTILES)] for _ in range(turns)]
@@ -232,7 +232,7 @@ def is_host(node: Segment | Op) -> bool:
     return isinstance(node, Op) and node.kind == HOST
 
 
-def counts_updates(node: Segment | Op) -> bool:
+def is_counted(node: Segment | Op) -> bool:
     """Whether one call makes as many updates as the engine says."""
     return isinstance(node, Segment) and any(isinstance(n, Repeat) and n.count is None for n in node.nodes)
 

@@ -25,7 +25,7 @@ from tessera.channels.routes import Route, make_routes
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
 from tessera.engines.simulated.accounts import Accounts
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, counts_updates, is_host, op_name, ops_in, work_kind
+from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_counted, is_host, op_name, ops_in, work_kind
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
@@ -257,8 +257,9 @@ class SimulatedEngine:
                     self._work(replica, NO_WORK)
                 case Deferred(nodes=(Segment() as segment,)):
                     goes_on = self._run_segment(replica, segment)
-                case _ if replica.debt:  # then it looks again
-                    goes_on = self._work(replica, NO_WORK)
+                case _ if replica.debt:
+                    goes_on = False  # then it looks again: what it waits for may have come meanwhile
+                    self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
 
@@ -289,7 +290,7 @@ class SimulatedEngine:
         envs = replica.learned if work_kind(node) == "learn" else replica.envs
         calls = self.costs.calls(node, envs, replica.threads) if replica.members is not None else None
         if calls is not None and replica.members is not None:
-            return replica.members.draw(calls, count if counts_updates(node) else 1)
+            return replica.members.draw(calls, count if is_counted(node) else 1)
         work = self.costs.draw(node, envs, count, replica.threads, self._random)
         gradients = self._gradients_of(replica, node)
         return work if gradients == 1 else work.times(gradients)
@@ -380,8 +381,8 @@ class SimulatedEngine:
         """Fill slots with what others hold; params that trail behind stand in a queue."""
         slots = replica.slots
         if "acting_queue" in op.reads:
-            slots["acting"], *later = (*slots["acting_queue"], slots["published"])
-            slots["acting_queue"] = tuple(later)
+            waiting: tuple[Token, ...] = (*slots["acting_queue"], slots["published"])
+            slots["acting"], slots["acting_queue"] = waiting[0], waiting[1:]
         else:
             job = max((t.job for s in op.reads if isinstance(t := slots.get(s), Token)), default=0)
             self._write(replica, op, job)

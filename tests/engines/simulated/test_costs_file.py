@@ -9,7 +9,7 @@ import pytest
 
 from tessera import TesseraError
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
-from tessera.profiling.costs_file import costs_from_json, costs_to_json, load_costs
+from tessera.engines.simulated.costs_file import costs_from_json, costs_to_json, load_costs
 
 COSTS = Costs(
     ops={"act observed -> actions": ((1, 0.1), (8, 0.4))},
@@ -47,9 +47,10 @@ def test_costs_are_read_as_they_were_written(tmp_path):
         ({"dispatch": True}, "dispatch: True is not a number"),
         ({"links": {"delay": 1}}, "unknown key in here: links: 'delay'"),
         ({"slowdown": [1, 0]}, "0 is not a number of more than 0"),
-        ({"timings": {"env": [[8, 1, []]]}}, "has no calls"),
+        ({"timings": {"env": [{"envs": 8, "threads": 1, "calls": []}]}}, "has no calls"),
         ({"timings": {"env": []}}, "has no timings"),
-        ({"timings": {"env": [{"envs": 8}]}}, "must be a list of 3"),
+        ({"timings": {"env": [{"envs": 8}]}}, "needs 'threads' for each timing"),
+        ({"timings": {"env": [[8, 1, []]]}}, "must be a table"),
     ],
 )
 def test_nonsense_is_refused(data: Any, sentence: str):

@@ -20,7 +20,7 @@ MOST_NUMBERS = 1_000_000
 def costs_to_json(costs: Costs) -> dict[str, Any]:
     """Plain data, which `costs_from_json` reads."""
     timings = {
-        name: [[t.envs, t.threads, [list(call) for call in t.calls]] for t in timed]
+        name: [{"envs": t.envs, "threads": t.threads, "calls": [list(call) for call in t.calls]} for t in timed]
         for name, timed in costs.timings.items()
     }
     return {
@@ -89,12 +89,15 @@ def _curve(data: Any, where: str) -> Curve:
 def _timings(data: Any, where: str) -> tuple[Timing, ...]:
     found = []
     for entry in _list(data, where):
-        envs, threads, listed = _list(entry, where, 3)
-        calls = [_list(call, where, 2) for call in _list(listed, where)]
+        table = _table(entry, where, ["envs", "threads", "calls"])
+        for key in ("envs", "threads", "calls"):
+            if key not in table:
+                raise TesseraError(f"{where} needs {key!r} for each timing")
+        calls = [_list(call, where, 2) for call in _list(table["calls"], where)]
         if not calls:
             raise TesseraError(f"{where} has no calls: at least one is needed, as [seconds, seconds of cores]")
         work = tuple(Work(_number(a, where), _number(b, where)) for a, b in calls)
-        found.append(Timing(_whole(envs, where), _whole(threads, where), work))
+        found.append(Timing(_whole(table["envs"], where), _whole(table["threads"], where), work))
     if not found:
         raise TesseraError(f"{where} has no timings: leave it out, or time it")
     return tuple(found)
