@@ -19,11 +19,11 @@ import jax
 from tessera import __version__
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.costs_file import costs_from_json, costs_to_json
 from tessera.engines.simulated.machine import Machine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
-from tessera.engines.simulated.costs_file import costs_from_json, costs_to_json
 from tessera.program.numpy_lowering.lowering import mode
 from tessera.support.cache import cache_folder
 from tessera.support.fields import options_of

@@ -32,7 +32,8 @@ def frozen(value: Any) -> Any:
 def from_json(data: dict[str, Any]) -> Plan:
     fragments = tuple(Placement(**{k: frozen(v) for k, v in f.items()}) for f in data["fragments"])
     channels = tuple(Channel.from_json(c) for c in data["channels"])
-    return Plan(**{**{k: frozen(v) for k, v in data.items()}, "fragments": fragments, "channels": channels})
+    plain = {k: frozen(v) for k, v in data.items() if k != "colouring"}  # what the plan was made from
+    return Plan(**{**plain, "fragments": fragments, "channels": channels})
 
 
 def rows(made: Plan) -> list[str]:
