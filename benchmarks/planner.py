@@ -2,6 +2,7 @@
 
     python benchmarks/planner.py                         all pairs on this machine
     python benchmarks/planner.py --pairs ppo-cartpole --rounds 5
+    python benchmarks/planner.py --page                  and write docs/planner.md
 
 For each pair of an algorithm and an environment a profile is taken, and every plan is predicted from it alone. Then all
 plans are started, and run in turn, round after round. Nothing is fitted to what is measured here.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -26,7 +28,7 @@ from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
-from tessera.profiling.profile import find_profile, save_profile
+from tessera.profiling.profile import circumstances, find_profile, save_profile
 from tessera.profiling.take import take_profile
 from tessera.support.machine import cores
 
@@ -70,6 +72,9 @@ class Options:
     fresh: bool = True
     """Take a profile even if one is saved."""
     output: Path | None = None
+    """File for all figures, as JSON, after each pair."""
+    page: bool = False
+    """Write docs/planner.md and docs/planner.png."""
 
 
 @dataclass
@@ -201,20 +206,79 @@ def tau(rows: list[Measured]) -> float:
     return agree / total if total else 1.0
 
 
+def summary(found: list[dict[str, Any]]) -> list[str]:
+    """What is asked of a planner, over all pairs."""
+    regrets, taus = [f["regret"] for f in found], [f["tau"] for f in found]
+    errors = sorted(abs(r["predicted"] / statistics.fmean(r["measured"]) - 1) for f in found for r in f["rows"])
+    tail = errors[int(0.9 * (len(errors) - 1))]
+    return [
+        f"regret    mean {statistics.fmean(regrets):.1%}, worst {max(regrets):.1%}",
+        f"tau       mean {statistics.fmean(taus):.2f}, worst {min(taus):.2f}",
+        f"error     median {statistics.median(errors):.0%}, 90th percentile {tail:.0%}",
+    ]
+
+
+PAGE = """# Is the planner right?
+
+Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}), load {load:.1f} as it began. For each pair
+of an algorithm and an environment a profile was taken (at most {budget:.0f} s), and every plan predicted from it alone.
+Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. No constant was fitted to what was measured.
+
+    {summary}
+
+- *Regret*: by how much the plan with the highest prediction is slower than the fastest one, beyond the intervals (95 %)
+  of both.
+- *Tau*: Kendall's, over pairs of plans whose measured intervals are disjoint.
+- *Error*: of predicted steps/s, over all plans.
+
+![predicted and measured steps per second](planner.png)
+"""
+
+
+def write_page(found: list[dict[str, Any]], options: Options, load: float) -> None:
+    """Write docs/planner.md and its picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    docs = Path(__file__).resolve().parent.parent / "docs"
+    text = PAGE.format(
+        cores=cores(), processor=circumstances()["processor"], load=load, budget=options.budget,
+        seconds=options.seconds, rounds=options.rounds, summary="\n    ".join(summary(found)),
+    )  # fmt: skip
+    figure, axes = pyplot.subplots(figsize=(7, 6))
+    for pair in found:
+        text += f"\n## {pair['pair']}\n\n`{' '.join(PAIRS[pair['pair']][:2])}`: regret {pair['regret']:.1%}, "
+        text += f"tau {pair['tau']:.2f}.\n\n| plan | predicted | measured (95 %) | error |\n| --- | --- | --- | --- |\n"
+        for row in pair["rows"]:
+            low, high = Measured("", 0.0, measured=row["measured"]).interval
+            mean = statistics.fmean(row["measured"])
+            text += f"| `{row['plan']}` | {row['predicted']:,.0f} | {mean:,.0f} ({low:,.0f} to {high:,.0f}) | "
+            text += f"{row['predicted'] / mean - 1:+.0%} |\n"
+        measured = [statistics.fmean(row["measured"]) for row in pair["rows"]]
+        axes.plot(measured, [row["predicted"] for row in pair["rows"]], "o", label=pair["pair"])
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, "-", color="0.7")
+    axes.set(xscale="log", yscale="log", xlabel="measured steps/s", ylabel="predicted steps/s")
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(docs / "planner.png", dpi=110)
+    (docs / "planner.md").write_text(text)
+
+
 def main(options: Options) -> None:
     """Run all pairs."""
+    load = os.getloadavg()[0]
     found = []
     for name in options.pairs:
         print(name, flush=True)
         found.append(run_pair(name, options))
         if options.output is not None:
             options.output.write_text(json.dumps({"cores": cores(), "pairs": found}, indent=1) + "\n")
-    regrets, taus = [f["regret"] for f in found], [f["tau"] for f in found]
-    errors = sorted(abs(r["predicted"] / statistics.fmean(r["measured"]) - 1) for f in found for r in f["rows"])
-    tail = errors[int(0.9 * (len(errors) - 1))]
-    print(f"regret    mean {statistics.fmean(regrets):.1%}, worst {max(regrets):.1%}")
-    print(f"tau       mean {statistics.fmean(taus):.2f}, worst {min(taus):.2f}")
-    print(f"error     median {statistics.median(errors):.0%}, 90th percentile {tail:.0%}")
+    print("\n".join(summary(found)))
+    if options.page:
+        write_page(found, options, load)
 
 
 if __name__ == "__main__":
