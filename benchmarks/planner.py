@@ -222,7 +222,7 @@ PAGE = """# Is the planner right?
 
 Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}), load {load:.1f} as it began. For each pair
 of an algorithm and an environment a profile was taken (at most {budget:.0f} s), and every plan predicted from it alone.
-Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. No constant was fitted to what was measured.
+Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. Nothing was fitted to what was measured.
 
     {summary}
 
