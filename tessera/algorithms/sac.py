@@ -12,7 +12,7 @@ from tessera.algorithms.contract import Part, State, View
 from tessera.algorithms.parts.continuous_control import ContinuousControl
 from tessera.algorithms.parts.n_step_windows import Row, ValueMemory
 from tessera.envs.base import Timestep
-from tessera.networks import SquashedGaussianActor, action_range, output_dtype, unscaled_action
+from tessera.networks import SquashedGaussianActor, output_dtype, unscaled_action
 from tessera.support.fields import option
 
 
@@ -33,7 +33,7 @@ class SAC(ContinuousControl):
     """Unrolls of random actions before learning starts."""
     batch: int = option(256, low=1)
     """Rows per draw, over all environments."""
-    n_step: int | None = option(3, low=1)
+    n_step: int | None = option(1, low=1)
     """Steps whose rewards are summed before the bootstrap; the bonus for entropy counts there only."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
@@ -43,9 +43,9 @@ class SAC(ContinuousControl):
     """Weight of the entropy at the beginning, or for good if it does not adapt."""
     adapt_temperature: bool = True
     """Learn the temperature."""
-    target_entropy: float | None = option(None, low=-1e6, high=1e6)
-    """Entropy that the temperature aims at, of actions scaled to -1 to 1; default: minus half the numbers of an
-    action."""
+    target_entropy: float = option(0.0, low=-1e6, high=1e6)
+    """Entropy that the temperature aims at, of actions scaled to -1 to 1. Below 0, where the paper has minus the
+    numbers of an action, each step costs something, which favours episodes that end early."""
 
     @property
     def actor(self) -> Any:
@@ -117,9 +117,7 @@ class SAC(ContinuousControl):
             return jnp.mean(scale * (temperature * log_prob - value)), jnp.mean(scale * log_prob)
 
         (loss, log_prob), actor_gradient = jax.value_and_grad(actor_loss, has_aux=True)(params["actor"])
-        size = action_range(self.world)[0].size
-        aim = -size / 2 if self.target_entropy is None else self.target_entropy
-        missing = aim * jnp.mean(scale * jnp.ones_like(error)) + log_prob
+        missing = self.target_entropy * jnp.mean(scale * jnp.ones_like(error)) + log_prob
         temperature_gradient = -missing if self.adapt_temperature else jnp.zeros_like(missing)
         metrics |= {"actor_loss": loss, "entropy": -log_prob, "temperature": temperature}
         gradients = {"actor": actor_gradient, "critic": critic_gradient, "temperature": temperature_gradient}

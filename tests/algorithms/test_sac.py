@@ -82,9 +82,9 @@ def test_targets_are_the_lower_value_with_the_entropy_of_the_next_action():
     np.testing.assert_allclose(targets, rows.reward + 0.9 * (2.0 - 0.5 * log_prob), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("target", "entropy"), [(-2.0, -2.0), (None, -1.0)])  # an action has two numbers
-def test_the_three_losses_are_those_of_the_paper_and_none_reaches_anothers_params(target, entropy):
-    algorithm, params = made(temperature=0.5, target_entropy=target)
+@pytest.mark.parametrize("entropy", [-2.0, 0.0])
+def test_the_three_losses_are_those_of_the_paper_and_none_reaches_anothers_params(entropy):
+    algorithm, params = made(temperature=0.5, target_entropy=entropy)
     rows, scale = rows_of(), jnp.linspace(0.1, 1.0, 6)
     gradients, (metrics, _) = algorithm.loss_gradient(view_of(params), rows, scale, KEYS)
     pairs = jax.vmap(jax.random.split)(KEYS)
