@@ -28,19 +28,17 @@ from tessera.support.machine import cores
 
 BUDGET = 60.0
 """Seconds that a profile may take."""
-PROBES = 0.8
+PROBES = 0.7
 """Share of the time for probes; the rest is for a run on processes."""
 LOOK_SECONDS = 0.2
 
 Progress = Callable[[str, float], None]
 """Told what is measured, and which share of the time has passed."""
 
-WHOLE = ("env act store grad apply",)
-SPLITS = (
-    ("env act", "store grad apply"),
-    ("env", "act store grad apply"),
-    ("env act store grad", "apply"),
-)
+WHOLE = "env act store grad apply"
+ALTERNATING = ("env", "act store grad apply")
+"""A message at every step, for which the other one waits."""
+SPLITS = (("env act", "store grad apply"), ALTERNATING, ("env act store grad", "apply"))
 """Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
 
 
@@ -71,46 +69,54 @@ def take_profile(
 ) -> Profile:
     """Measure what a plan's algorithm costs in its environment on this machine."""
     begun = time.monotonic()
-    end = begun + seconds
-    findings = Findings()
-    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE[0]),)))
-    assert everything is not None
 
     def tell(what: str) -> None:
         progress(what, min(1.0, (time.monotonic() - begun) / seconds))
 
-    first, *others = [p for p in split_plans(plan) if p is not None]
-    batches = [(cores(), [everything], [False])]
-    batches.append((1, [first, everything, *others], [False, True, *(False for _ in others)]))
-    for threads, plans, ops in batches:
-        for tried, found in run_probes(plans, algorithm, env, threads, begun + PROBES * seconds, tell, ops):
-            findings.add(found, len(tried.fragments) == 1 and tried.fragments[0].replicas == 1)
+    findings = run_all_probes(algorithm, env, plan, begun + PROBES * seconds, tell)
     if not findings.timings:
         raise TesseraError(
             f"no profile can be taken: not one update of {plan.algorithm} in {plan.env} was done within {seconds:.0f} s"
         )
-    tell("contention")
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
     tell("one run on processes")
-    alternating = Policy("two fragments", (Fragment(SPLITS[1][0]), Fragment(SPLITS[1][1])))
-    trial = replan(plan, alternating)  # a message at every step, for which the other one waits
-    started = trial_run(trial, algorithm, env, costs, end) if trial is not None else None
-    if started is not None:
-        held = min(started.process_bytes.values())
-        costs = replace(costs, links=replace(costs.links, latency=started.latency), process_memory=held)
+    first, second = ALTERNATING
+    trial = replan(plan, Policy("two fragments", (Fragment(first), Fragment(second))))
+    ran = trial_run(trial, algorithm, env, costs, begun + seconds) if trial is not None else None
+    if ran is not None:
+        links = replace(costs.links, latency=ran.latency)
+        costs = replace(costs, links=links, process_memory=min(ran.process_bytes.values()))
     progress("done", 1.0)
     return Profile(
         costs,
         this_machine(),
         about(algorithm, env, plan),
         circumstances(),
-        time.time(),
-        time.monotonic() - begun,
-        started.start_seconds if started else 0.0,
-        findings.compile_seconds,
-        started.process_bytes if started else {},
+        taken=time.time(),
+        seconds=time.monotonic() - begun,
+        start_seconds=ran.start_seconds if ran else 0.0,
+        compile_seconds=findings.compile_seconds,
+        process_bytes=ran.process_bytes if ran else {},
     )
+
+
+def run_all_probes(
+    algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
+) -> Findings:
+    """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one."""
+    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE),)))
+    assert everything is not None
+    split = [p for p in split_plans(plan) if p is not None]
+    one_thread = [*split[:1], everything, *split[1:]]
+    findings = Findings()
+    for threads, plans, ops in (
+        (cores(), [everything], [False]),
+        (1, one_thread, [p is everything for p in one_thread]),
+    ):
+        for tried, found in run_probes(plans, algorithm, env, threads, end, tell, ops):
+            findings.add(found, tried is everything)
+    return findings
 
 
 def replan(plan: Plan, policy: Policy) -> Plan | None:
@@ -133,7 +139,7 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
         return replan(plan, Policy("two fragments", (Fragment(first, replicas=replicas), Fragment(second))))
 
     def peers(replicas: int) -> Plan | None:
-        return replan(plan, Policy("peers", (Fragment(WHOLE[0], replicas=replicas),))) if replicas > 1 else None
+        return replan(plan, Policy("peers", (Fragment(WHOLE, replicas=replicas),))) if replicas > 1 else None
 
     yield split(0, few)
     yield peers(few)
@@ -162,7 +168,8 @@ def run_probes(
             alive = process.alive()
             for found in _received(process):
                 yield left.pop(0), found
-                tell(_words(left[0]) if left else "messages")
+                if left:
+                    tell(_words(left[0]))
             if not alive and left:
                 raise TesseraError(f"no profile can be taken: the process that tried {_words(left[0])} {_end(process)}")
             if left:
@@ -217,7 +224,7 @@ def dispatch_and_factors(timed: list[tuple[str, float, float]]) -> tuple[float, 
 def timed_segments(costs: Costs, plan: Plan, algorithm: Algorithm, env: Environment) -> list[tuple[str, float, float]]:
     """Segments that were timed for all environments: kind, seconds of their Ops, and seconds that they took."""
     found: dict[str, tuple[str, float, float]] = {}
-    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE[0]),)))
+    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE),)))
     for tried in [everything, *split_plans(plan)]:
         if tried is None:
             continue

@@ -280,6 +280,7 @@ class SimulatedEngine:
         if not self._is_there(replica, node, op.reads):
             return False
         work = self._draw(replica, op)
+        replica.debt += self.costs.per_node
         self._write(replica, op, 0)
         return self._work(replica, work, replica.cores if is_host(op) else replica.processor, op)
 

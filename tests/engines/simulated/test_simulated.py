@@ -246,3 +246,10 @@ def test_calls_are_interpolated_by_environments_and_threads():
     assert calls(16, 4) == 6.0
     assert calls(16, 2) == pytest.approx(12.0 - 6.0 * (1 - 1 / 2) / (1 - 1 / 4))
     assert calls(16, 8) == 6.0
+
+
+def test_python_takes_time_between_two_nodes():
+    bound, env, plan = prepare_plan(QUEUE, "CartPole-v1", "fused:devices=1", envs=8, groups=8, lag=0)
+    found = SimulatedEngine(plan, bound, env, Costs(per_node=1.0), 2).run(40)
+    nodes = 1 + 1 + 4 * 3 + 1  # an empty tally, keys, 4 x (acting, stepping, counting), the update
+    assert seconds(found) == pytest.approx(nodes)
