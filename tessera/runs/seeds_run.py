@@ -145,7 +145,7 @@ class SeedsRun:
 
     def request(self) -> dict[str, Any]:
         """What another process needs to train one of the seeds, besides policy and plan, as plain data."""
-        options = {k: v for k, v in asdict(self.options).items() if k not in ("started", "members", "trace")}
+        options = {k: v for k, v in asdict(self.options).items() if k not in ("started", "members", "trace", "drift")}
         start = self.config.get("init_from")
         options["init_from"] = None if start is None else f"{start['run']}@{start['checkpoint']}"
         options |= {"steps": self.config["steps"], "target_return": self.target}

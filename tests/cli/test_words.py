@@ -130,7 +130,7 @@ def test_output_that_finds_no_room_is_one_sentence() -> None:
 
 
 def test_a_timeline_that_finds_no_room_is_said_and_the_run_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.runs.run_loop.merge_traces", full)
+    monkeypatch.setattr("tessera.runs.timeline.merge_traces", full)
     with pytest.raises(SystemExit) as left:
         main(["train", "a2c", ENV, *TINY, "--run-dir", "run", "--trace", "trace.json"])
     assert left.value.code == 1
