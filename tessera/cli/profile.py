@@ -89,7 +89,7 @@ def report(profile: Profile) -> str:
     links = costs.links
     lines.append(
         f"message   {1e6 * links.cpu_per_message:.0f} µs and {1e9 * links.cpu_per_byte:.2f} ns a byte at each end, "
-        f"{1e6 * links.latency:.0f} µs on its way"
+        f"{1e6 * costs.wake:.0f} µs to wake whoever waits for it"
     )
     held = ", ".join(f"{title} {size / 2**20:.0f} MB" for title, size in profile.process_bytes.items())
     lines.append(f"start     {profile.start_seconds:.1f} s on processes; memory: {held or 'not measured'}")

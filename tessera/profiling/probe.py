@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.packing import pack
 from tessera.engines.simulated.costs import Timing, Work
@@ -23,6 +25,7 @@ WARMUP = 2
 LEAST_UPDATES = 4
 SECONDS = 0.6
 """How long a probe is timed, at the least."""
+SPEED_SECONDS = 0.05
 CHUNK_SECONDS = 0.05
 """A program that makes many updates in one call is called for as long."""
 SLEEPS = 0.05
@@ -54,6 +57,8 @@ class Probed:
     """The most bytes that the process has held."""
     ops: dict[str, tuple[int, float]]
     """Name of an Op -> environments, and seconds of one call within a program."""
+    speed: float = 1.0
+    """What a core of this machine got done meanwhile: machines that others share are not always as fast."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +113,21 @@ def _probe(engine: ProbeEngine, begun: float, threads: int) -> Probed:
     one = time.perf_counter() - began
     chunk = max(1, int(CHUNK_SECONDS / one))
     engine.clear()
+    speed = speed_of_a_core()
     began, updates = time.perf_counter(), 0
     while updates < LEAST_UPDATES or time.perf_counter() - began < SECONDS:
         engine.measure(chunk)
         updates += chunk
         if time.perf_counter() - began > 5 * SECONDS:
             break
-    between, nodes = (sum(getattr(s, name) for s in engine.stopwatches) for name in ("between", "nodes"))
+    watches = engine.stopwatches
+    between, nodes, spans = (sum(getattr(s, name) for s in watches) for name in ("between", "nodes", "spans"))
+    between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     messages = _messages(engine)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Probed(timings, messages, between / max(nodes, 1), compiled, memory, {})
+    speed = (speed + speed_of_a_core()) / 2
+    return Probed(timings, messages, between / max(nodes, 1), compiled, memory, {}, speed)
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -162,8 +171,10 @@ def _probe_ops(engine: ProbeEngine) -> Probed:
     from tessera.program.project import project
 
     engine.start()
+    speed = speed_of_a_core()
     found = time_ops(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
-    return Probed({}, (), 0.0, 0.0, 0, {name: (engine.plan.envs, seconds) for name, seconds in found.items()})
+    ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
+    return Probed({}, (), 0.0, 0.0, 0, ops, (speed + speed_of_a_core()) / 2)
 
 
 def probed_to_json(found: Probed) -> dict[str, Any]:
@@ -173,7 +184,7 @@ def probed_to_json(found: Probed) -> dict[str, Any]:
         for name, points in found.timings.items()
     }
     messages = [[m.links, m.nbytes, m.seconds] for m in found.messages]
-    plain = {"per_node": found.per_node, "compile_seconds": found.compile_seconds, "memory": found.memory}
+    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "memory", "speed")}
     return {"timings": timings, "messages": messages, "ops": found.ops, **plain}
 
 
@@ -186,7 +197,20 @@ def probed_from_json(found: dict[str, Any]) -> Probed:
         found["compile_seconds"],
         found["memory"],
         {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},
+        found["speed"],
     )
+
+
+def speed_of_a_core() -> float:
+    """Turns of a small piece of work in Python and NumPy that a core makes in a microsecond of its time."""
+    rows, turns = np.ones((16, 64), np.float32), 0
+    weights = np.ones((64, 64), np.float32)
+    begun = time.process_time()
+    while time.process_time() - begun < SPEED_SECONDS:
+        for _ in range(50):
+            np.tanh(rows @ weights)
+        turns += 50
+    return 1e-6 * turns / (time.process_time() - begun)
 
 
 def timings_from_json(found: dict[str, Any]) -> dict[str, tuple[Timing, ...]]:

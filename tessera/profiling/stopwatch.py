@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from tessera.engines.simulated.costs import Work, is_counted, node_name
-from tessera.program.nodes import HOST, Node, Op, Recv, Segment, Send
+from tessera.program.nodes import HOST, WIRING, Node, Op, Recv, Segment, Send
 
 MOST_CALLS = 256
 """Calls of one node that are kept, evenly from all that were timed."""
@@ -31,6 +31,8 @@ class Stopwatch:
         self.between = 0.0
         """Seconds that Python took between one node and the next."""
         self.nodes = 0
+        self.spans = 0
+        """How often it was asked, also for nodes that only pass values on."""
         self._ended: float | None = None
         """When the last node ended, if nothing else has happened since."""
         self._cores_at = 0.0
@@ -41,7 +43,7 @@ class Stopwatch:
         self.calls.clear()
         self.messages.clear()
         self.switches.clear()
-        self.between, self.nodes = 0.0, 0
+        self.between, self.nodes, self.spans = 0.0, 0, 0
 
     def begin(self) -> None:
         """Note that a program begins, and not the next node of one that is under way."""
@@ -55,6 +57,7 @@ class Stopwatch:
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
         """Note that a node took from `begin` until now; returns now."""
         end, cores_at = time.perf_counter(), time.process_time()
+        self.spans += 1
         if waiting:
             self._ended = None
         elif self._note(node, Work(end - begin, cores_at - self._cores_at)):
@@ -62,6 +65,15 @@ class Stopwatch:
                 self.between += begin - self._ended
             self._ended = time.perf_counter()
         return self.clock()
+
+    def own_seconds(self) -> float:
+        """What it takes itself for one node."""
+        other, times = Stopwatch(), 500
+        passed = Op("act", tuple, (), (), WIRING)
+        begun = time.perf_counter()
+        for _ in range(times):
+            other.span(passed, other.clock())
+        return (time.perf_counter() - begun) / times
 
     def close(self) -> None:
         """Nothing to do: it has no file."""

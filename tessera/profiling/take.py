@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -50,18 +51,23 @@ class Findings:
     messages: list[MessageTime] = field(default_factory=list)
     ops: dict[str, tuple[int, float]] = field(default_factory=dict)
     per_node: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
     compile_seconds: float = 0.0
 
     def add(self, found: Probed, alone: bool) -> None:
-        """Add those of one probe; of several timings of the same the last one counts."""
+        """Add those of one probe, as they would be on a machine of speed 1."""
+        self.speeds.append(found.speed)
         for name, points in found.timings.items():
             for t in points:
-                self.timings.setdefault(name, {})[t.envs, t.threads] = t
-        self.messages += found.messages
-        self.ops |= found.ops
+                calls = tuple(work.times(found.speed) for work in t.calls)
+                before = self.timings.setdefault(name, {}).get((t.envs, t.threads))
+                both = calls if before is None else (*before.calls, *calls)
+                self.timings[name][t.envs, t.threads] = replace(t, calls=both)
+        self.messages += [replace(m, seconds=m.seconds * found.speed) for m in found.messages]
+        self.ops |= {name: (envs, seconds * found.speed) for name, (envs, seconds) in found.ops.items()}
         self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
         if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
-            self.per_node.append(found.per_node)
+            self.per_node.append(found.per_node * found.speed)
 
 
 def take_profile(
@@ -85,8 +91,7 @@ def take_profile(
     trial = replan(plan, Policy("two fragments", (Fragment(first), Fragment(second))))
     ran = trial_run(trial, algorithm, env, costs, begun + seconds) if trial is not None else None
     if ran is not None:
-        links = replace(costs.links, latency=ran.latency)
-        costs = replace(costs, links=links, process_memory=min(ran.process_bytes.values()))
+        costs = replace(costs, wake=ran.wake, process_memory=min(ran.process_bytes.values()))
     progress("done", 1.0)
     return Profile(
         costs,
@@ -197,10 +202,16 @@ def _words(plan: Plan) -> str:
 
 def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Environment) -> Costs:
     """Costs from what was found: calls as they were timed, and factors for segments that were not."""
-    timings = {name: tuple(points.values()) for name, points in findings.timings.items()}
-    ops = {name: ((envs, seconds),) for name, (envs, seconds) in findings.ops.items()}
-    per_node = min(findings.per_node, default=0.0)
-    costs = Costs(ops=ops, links=link_costs(findings.messages), timings=timings, per_node=per_node)
+    usual = statistics.median(findings.speeds)
+
+    def at_usual_speed(timing: Timing) -> Timing:
+        return replace(timing, calls=tuple(work.times(1 / usual) for work in timing.calls))
+
+    timings = {name: tuple(map(at_usual_speed, points.values())) for name, points in findings.timings.items()}
+    ops = {name: ((envs, seconds / usual),) for name, (envs, seconds) in findings.ops.items()}
+    per_node = min(findings.per_node, default=0.0) / usual
+    messages = [replace(m, seconds=m.seconds / usual) for m in findings.messages]
+    costs = Costs(ops=ops, links=link_costs(messages), timings=timings, per_node=per_node)
     dispatch, factors = dispatch_and_factors(timed_segments(costs, plan, algorithm, env))
     return replace(costs, dispatch=dispatch, factors=factors)
 

@@ -1,4 +1,4 @@
-"""A short run on processes: what it takes to start, what each process holds, and how long a message is on its way."""
+"""A short run on processes: what it takes to start, what each process holds, and what it takes to wake one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tessera.support.machine import cores
 SECONDS = 1.5
 """How long it is timed."""
 LEAST_UPDATES, MOST_UPDATES = 5, 1024
-LONGEST_LATENCY = 0.01
+LONGEST_WAKE = 0.002
 SIMULATED_UPDATES = 20
 HALVINGS = 12
 
@@ -29,8 +29,8 @@ class TrialRun:
     start_seconds: float
     process_bytes: dict[str, int]
     """Fragment -> the most memory that one of its processes held."""
-    latency: float
-    """Seconds that a message is on its way, so that the simulated run is as fast as this one."""
+    wake: float
+    """Seconds that it takes to wake a replica, so that the simulated run is as fast as this one."""
 
 
 def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, end: float) -> TrialRun | None:
@@ -56,17 +56,17 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, 
     for title, size in held.items():
         fragment = title.rpartition("/")[0]
         fragments[fragment] = max(size, fragments.get(fragment, 0))
-    return TrialRun(started, fragments, find_latency(plan, algorithm, env, costs, seconds))
+    return TrialRun(started, fragments, find_wake(plan, algorithm, env, costs, seconds))
 
 
-def find_latency(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, seconds: float) -> float:
-    """The latency with which a simulated update takes as long as a real one."""
+def find_wake(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, seconds: float) -> float:
+    """What waking a replica must take for a simulated update to take as long as a real one."""
 
-    def simulated(latency: float) -> float:
-        given = replace(costs, links=replace(costs.links, latency=latency))
+    def simulated(wake: float) -> float:
+        given = replace(costs, wake=wake)
         return 1 / SimulatedEngine(plan, algorithm, env, given, cores()).run(SIMULATED_UPDATES).updates_per_second
 
-    low, high = 0.0, LONGEST_LATENCY
+    low, high = 0.0, LONGEST_WAKE
     if simulated(low) >= seconds:
         return low
     for _ in range(HALVINGS):

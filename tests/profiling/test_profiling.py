@@ -218,10 +218,20 @@ def test_costs_are_made_of_all_that_was_found(planned):
     tried = [p for p in (replan(plan, q) for q in [plan.origin[0]]) if p is not None]
     found = probe(tried[0], bound, environment, 1)
     findings.add(found, alone=True)
-    findings.add(replace(found, ops={}, timings={}), alone=False)
+    twice = replace(
+        found, speed=2 * found.speed, ops={"act -> act_keys": (8, 1.0)}, messages=(MessageTime(1, 10, 1.0),)
+    )
+    findings.add(twice, alone=False)
     costs = make_costs(findings, plan, bound, environment)
     assert set(costs.timings) == set(found.timings)
-    assert costs.per_node == found.per_node > 0
+    usual = 1.5 * found.speed  # between the two: what the faster one took 1 s for, takes the usual one 4/3 s
+    assert costs.per_node == pytest.approx(found.per_node * found.speed / usual)
+    assert costs.ops["act -> act_keys"] == ((8, pytest.approx(4 / 3)),)
+    assert costs.links.cpu_per_message + 10 * costs.links.cpu_per_byte == pytest.approx(4 / 3)
+    (both,), (first,) = costs.timings["env actions -> timesteps"], found.timings["env actions -> timesteps"]
+    assert len(both.calls) == 2 * len(first.calls)
+    assert both.calls[0].seconds == pytest.approx(first.calls[0].seconds * 2 / 3)
+    assert both.calls[-1].seconds == pytest.approx(first.calls[-1].seconds * 4 / 3)
 
 
 def test_too_short_a_time_is_refused(capsys):

@@ -103,6 +103,8 @@ class Costs:
     """Name of a segment, or of an Op that Python calls (`node_name`) -> calls that were timed."""
     per_node: float = 0.0
     """Seconds that Python takes between two nodes."""
+    wake: float = 0.0
+    """Seconds that it takes a core to wake a replica that waits, and to look again for what it waits for."""
     remote_links: LinkCosts = field(default_factory=LinkCosts)
     """Messages between machines, besides the network: serialising, a call of Ray, its object store."""
     slowdown: tuple[float, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any
 from tessera.engines.simulated.costs import Costs, Curve, LinkCosts, Timing, Work
 from tessera.errors import TesseraError, unknown_name
 
-NUMBERS = ("dispatch", "per_node", "process_memory")
+NUMBERS = ("dispatch", "per_node", "wake", "process_memory")
 MOST_NUMBERS = 1_000_000
 
 

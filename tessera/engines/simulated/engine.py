@@ -219,6 +219,7 @@ class SimulatedEngine:
         if isinstance(replica.waits, Send | Recv) and replica.waits.channel == channel:
             self._count_waiting(replica)
             replica.waits = None
+            replica.debt += self.costs.wake
             self._advance(replica)
 
     def _count_waiting(self, replica: SimulatedReplica) -> None:

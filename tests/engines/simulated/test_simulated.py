@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -253,3 +254,14 @@ def test_python_takes_time_between_two_nodes():
     found = SimulatedEngine(plan, bound, env, Costs(per_node=1.0), 2).run(40)
     nodes = 1 + 1 + 4 * 3 + 1  # an empty tally, keys, 4 x (acting, stepping, counting), the update
     assert seconds(found) == pytest.approx(nodes)
+
+
+def test_waking_a_replica_takes_a_core():
+    """One replica steps and one acts: at each of 4 steps both are woken."""
+    bound, env, plan = prepare_plan(
+        QUEUE, "gymnax:CartPole-v1", "single_learner_fine:actors=1", envs=8, groups=8, lag=0
+    )
+    given = replace(costs(acting=1.0), wake=0.25)
+    found = seconds(SimulatedEngine(plan, bound, env, given, 2).run(40))
+    assert found == pytest.approx(4 * (1.0 + 2 * 0.25), rel=0.15)  # in turn; both are woken at every step
+    assert seconds(SimulatedEngine(plan, bound, env, costs(acting=1.0), 2).run(40)) == pytest.approx(4.0)
