@@ -221,7 +221,7 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
 PAGE = """# Is the planner right?
 
 Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}), load {load:.1f} as it began. For each pair
-of an algorithm and an environment a profile was taken (at most {budget:.0f} s), and every plan predicted from it alone.
+of an algorithm and an environment a profile was taken ({budget:.0f} s asked), and every plan predicted from it alone.
 Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. Nothing was fitted to what was measured.
 
     {summary}
