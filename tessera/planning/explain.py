@@ -51,6 +51,8 @@ def why_best(ranking: Ranking) -> str:
     second = next((c for c in ranking.candidates[1:]), None)
     if second is None:
         return f"{rest}, and no other plan is possible here"
+    if second.steps_per_second > best.steps_per_second * (1 - CLOSE):
+        return f"{rest}, about as many as {second.policy.name}, which is not simpler"
     return f"{rest}, against {second.steps_per_second:,.0f} of the next best, {second.policy.name}"
 
 

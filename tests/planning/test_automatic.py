@@ -68,7 +68,7 @@ def test_who_asks_gets_a_profile_and_the_best_plan_with_its_reason(taken):
     assert lines == [f"measuring what a2c costs in {DEVICE}, for up to 60 s; it is kept for later runs"]
     assert [f.replicas for f in found.plan.fragments] == [2]
     assert found.plan.policy == "multi_learner"
-    assert found.plan.reason.startswith("multi_learner, because predicted 16 steps/s, against ")
+    assert found.plan.reason.startswith("multi_learner, because predicted 16 steps/s, about as many as ")
     assert found.prediction.steps_per_second == pytest.approx(4 * 8 / 2.0)
 
 
