@@ -172,7 +172,7 @@ def test_the_objective_may_be_time_or_money():
 
 def test_the_choice_is_explained_in_one_clause():
     found = search(costs(acting=4.0, learning=1.0), cores=5, groups=4, lag=1)
-    assert why_best(found).startswith("predicted 8 steps/s, about as many as env+act+")
+    assert why_best(found).startswith("predicted 8 steps/s, against 8 of the next best, env+act+")
 
 
 def test_the_same_is_found_twice():
