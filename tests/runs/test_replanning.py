@@ -91,7 +91,7 @@ def go(name: str, folder: Path, planner: Forced | None = None, updates: int = 5,
     [
         pytest.param("ppo", "serial", (ACTORS, SHARDS), marks=pytest.mark.slow),
         ("dqn", "serial", (SHARDS, ACTORS)),
-        ("ppo", "local", (ACTORS, ONE)),
+        pytest.param("ppo", "local", (ACTORS, ONE), marks=pytest.mark.slow),  # how far it gets between checks varies
         pytest.param("dqn", "local", (ACTORS, SHARDS), marks=pytest.mark.slow),
     ],
 )
