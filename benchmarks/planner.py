@@ -23,13 +23,14 @@ from typing import Any
 import tyro
 
 from tessera import algorithms
+from tessera.cli.profile import progress_bar
 from tessera.engines.factory import make_engine
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
-from tessera.profiling.profile import circumstances, find_profile, save_profile
-from tessera.profiling.take import take_profile
+from tessera.profiling.profile import circumstances
+from tessera.profiling.take import saved_or_taken
 from tessera.support.machine import cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -104,17 +105,7 @@ def run_pair(name: str, options: Options) -> dict[str, Any]:
     algorithm, env, settings = PAIRS[name]
     chosen = algorithms.get(algorithm)(**settings)
     bound, environment, base = prepare_plan(chosen, env, None)
-    profile = None if options.fresh else find_profile(bound, environment, base)
-    if profile is None:
-        last = [""]
-
-        def progress(what: str, share: float) -> None:
-            if what != last[0]:
-                print(f"  profile {share:4.0%}  {what}", flush=True)
-                last[0] = what
-
-        profile = take_profile(bound, environment, base, progress, options.budget)
-        save_profile(profile)
+    profile = saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, seconds=options.budget)
     print(f"  {profile.seconds:.0f} s, links {profile.costs.links}, factors {profile.costs.factors}", flush=True)
     rows, running = [], []
     try:

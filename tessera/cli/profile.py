@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tessera.cli.options import parse_arguments, plan_arguments, policy_of
 
 if TYPE_CHECKING:
+    from tessera.profiling import Progress
     from tessera.profiling.profile import Profile
-    from tessera.profiling.take import Progress
 
 
 @dataclass
@@ -30,19 +30,15 @@ def profile_command(arguments: list[str]) -> None:
     world, options, algorithm = parse_arguments("profile", arguments, ProfileOptions)
     from tessera.errors import TesseraError
     from tessera.planning.prepare import prepare_plan
-    from tessera.profiling.profile import find_profile, path_of, save_profile
-    from tessera.profiling.take import take_profile
+    from tessera.profiling.profile import path_of
+    from tessera.profiling.take import saved_or_taken
     from tessera.support.accelerators import share_accelerators
 
     if options.seconds < 20:
         raise TesseraError(f"--seconds {options.seconds:g}: starting and compiling alone take most of 20: ask for more")
     share_accelerators()  # processes that measure want some too
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **plan_arguments(world))
-    profile = None if options.again else find_profile(bound, env, plan)
-    if profile is None:
-        with progress_bar() as progress:
-            profile = take_profile(bound, env, plan, progress, options.seconds)
-        save_profile(profile)
+    profile = saved_or_taken(bound, env, plan, progress_bar, again=options.again, seconds=options.seconds)
     print(report(profile))
     path = path_of(profile.about)
     print(f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty")
@@ -52,14 +48,15 @@ def profile_command(arguments: list[str]) -> None:
 def progress_bar() -> Iterator[Progress]:
     """A bar on a terminal; elsewhere a line whenever something else is measured."""
     if not sys.stderr.isatty():
-        told: list[str] = []
+        last = ""
 
-        def tell(what: str, share: float) -> None:
-            if what not in told[-1:]:
+        def show(what: str, share: float) -> None:
+            nonlocal last
+            if what != last:
                 print(f"profile {share:4.0%}  {what}", file=sys.stderr, flush=True)
-                told.append(what)
+                last = what
 
-        yield tell
+        yield show
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

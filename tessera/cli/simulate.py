@@ -72,8 +72,8 @@ def _find_costs(world: Any, algorithm: Any, bound: Any, env: Any, plan: Any, opt
     """
     from tessera.planning.prepare import prepare_plan
     from tessera.planning.simulate import load_costs
-    from tessera.profiling.profile import find_profile, save_profile
-    from tessera.profiling.take import take_profile
+    from tessera.profiling.profile import find_profile
+    from tessera.profiling.take import saved_or_taken
 
     if options.costs is not None:
         return load_costs(Path(options.costs))
@@ -84,9 +84,7 @@ def _find_costs(world: Any, algorithm: Any, bound: Any, env: Any, plan: Any, opt
     if profile is None:
         from tessera.cli.profile import progress_bar
 
-        with progress_bar() as progress:
-            profile = take_profile(bound, env, plan, progress)
-        save_profile(profile)
+        profile = saved_or_taken(bound, env, plan, progress_bar)
     return profile.costs, profile.machine.accelerators
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.policy import Cut, Fragment, Policy
+from tessera.support.data_files import read_data
 
 SUFFIXES = (".json", ".toml", ".py")
 
@@ -20,18 +19,9 @@ def load(path: Path) -> Policy | Callable[..., Policy]:
     """Read a policy from a file; of a Python file its `POLICY`, or its function `policy`."""
     if path.suffix not in SUFFIXES:
         raise TesseraError(f"policy file {path}: must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    if not path.is_file():
-        raise TesseraError(f"policy file {path} does not exist")
     if path.suffix == ".py":
         return _from_python(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the errors of JSON, TOML and Unicode derive from ValueError
-        raise TesseraError(f"policy file {path} is not {path.suffix[1:].upper()}: {error}") from None
-    except OSError as error:
-        raise TesseraError(f"policy file {path} cannot be read ({error.strerror})") from None
-    return from_data(data, str(path), path.stem)
+    return from_data(read_data(path, f"policy file {path}", path.suffix[1:]), str(path), path.stem)
 
 
 def from_data(data: Any, where: str, name: str) -> Policy:
@@ -79,6 +69,8 @@ def _fits(value: Any, annotation: str) -> bool:
 
 
 def _from_python(path: Path) -> Policy | Callable[..., Policy]:
+    if not path.is_file():
+        raise TesseraError(f"policy file {path} does not exist")
     spec = importlib.util.spec_from_file_location(f"tessera_policy_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -14,6 +14,7 @@ from tessera.envs.base import Environment, HostEnvironment, is_device
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan, reference_plan
+from tessera.profiling import Bar, Progress
 from tessera.support.accelerators import share_accelerators
 
 if TYPE_CHECKING:  # only a run that has a profile, or takes one, pays for these
@@ -31,10 +32,6 @@ MOMENT = 0.1
 """Seconds for which an environment is played to see how long a run would last."""
 
 Note = Callable[[str], None]
-Progress = Callable[[str, float], None]
-"""Told what is measured, and which share of the time has passed."""
-Bar = Callable[[], contextlib.AbstractContextManager[Progress]]
-"""Opens a progress bar."""
 Planned = tuple[Algorithm, Environment, Plan]
 
 
@@ -57,7 +54,7 @@ def rank_plans(algorithm: Algorithm, env: Any, how: dict[str, Any], bar: Bar, **
     share_accelerators()
     _refuse_mesh(options)
     planned = reference_plan(algorithm, env, **options)
-    return _ranked(planned, _find(planned) or _take(planned, bar), how, options)
+    return _ranked(planned, _find_or_take(planned, bar), how, options)
 
 
 def prepare_automatically(
@@ -89,7 +86,7 @@ def prepare_automatically(
         if profile is None and (asked or _lasts_long(environment, steps)):
             plan = planned[2]
             note(f"measuring what {plan.algorithm} costs in {plan.env}, for up to 60 s; it is kept for later runs")
-            profile = _take(planned, _no_bar)
+            profile = _find_or_take(planned, _no_bar)
     if profile is None:
         return Prepared(*planned)
     # this process has taken all memory of its accelerators if its environment is on them and nobody has asked
@@ -133,14 +130,10 @@ def _find(planned: Planned) -> Profile | None:
     return find_profile(*planned)
 
 
-def _take(planned: Planned, bar: Bar) -> Profile:
-    from tessera.profiling.profile import save_profile
-    from tessera.profiling.take import take_profile
+def _find_or_take(planned: Planned, bar: Bar) -> Profile:
+    from tessera.profiling.take import saved_or_taken
 
-    with bar() as progress:
-        profile = take_profile(*planned, progress)
-    save_profile(profile)
-    return profile
+    return saved_or_taken(*planned, bar)
 
 
 def _no_bar() -> contextlib.AbstractContextManager[Progress]:

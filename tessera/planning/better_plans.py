@@ -12,6 +12,7 @@ from tessera.graph.operators import OPERATORS
 from tessera.graph.plan import Plan
 from tessera.planning.explain import why_best
 from tessera.planning.planner import Measured, work_ratios
+from tessera.planning.profile_planner import UPDATES, WARMUP
 from tessera.planning.search import search
 from tessera.planning.workload import Workload
 
@@ -34,7 +35,7 @@ def better_plan(workload: Workload, plan: Plan, prediction: Prediction | None, m
         there = replace(there, cores=max(1, there.cores - round(measured.other_cores)))
     as_it_is = replace(workload, costs=costs, machine=there)
     ranking = search(as_it_is)
-    now = as_it_is.simulate(plan, 10, 3)
+    now = as_it_is.simulate(plan, UPDATES, WARMUP)
     if ranking.best.steps_per_second < GAIN * now.steps_per_second:
         return None
     return replace(ranking.best.plan, reason=why_best(ranking))

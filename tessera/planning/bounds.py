@@ -71,13 +71,13 @@ def bound_of(workload: Workload, demands: Demands, colouring: Colouring) -> Boun
     events += sum(part.replicas * program.trips for part, program in zip(parts, template.programs, strict=True))
     for part in parts:
         part.settle(workload.machine)
-    seconds, limit, told = _longest_chain(workload, colouring, parts, transit)
+    seconds, limit, with_messages = _longest_chain(workload, colouring, parts, transit)
     core_seconds, device_seconds = sum(p.core_seconds for p in parts), sum(p.device_seconds for p in parts)
     if core_seconds > seconds:
         seconds, limit = core_seconds, "cores"
     if device_seconds > seconds:
         seconds, limit = device_seconds, "accelerators"
-    return Bound(seconds, limit, events, told, core_seconds, device_seconds)
+    return Bound(seconds, limit, events, with_messages, core_seconds, device_seconds)
 
 
 def _demands(workload: Workload, demands: Demands, colouring: Colouring, template: Template) -> list[Demand]:
@@ -141,8 +141,8 @@ def _longest_chain(
     titles = ["+".join(operators) for operators in colouring.partition]
     if not colouring.asynchronous and workload.reference.lag == 0:
         on_the_way = sum(seconds for _, seconds in transit)
-        told = sum(part.messages for part in parts) + on_the_way
-        return sum(part.total for part in parts) + on_the_way, " and ".join(titles), told
+        with_messages = sum(part.messages for part in parts) + on_the_way
+        return sum(part.total for part in parts) + on_the_way, " and ".join(titles), with_messages
     players, learners = distinct([homes["env"], homes["act"]]), distinct([homes["grad"], homes["apply"]])
     every_step = sum(seconds for channel, seconds in transit if channel.stream in EVERY_STEP)
     every_gradient = 0.0
@@ -160,6 +160,6 @@ def _longest_chain(
         (sum(parts[i].learn + parts[i].both for i in learners) + every_gradient, learners, every_gradient),
         *((max(part.play, part.learn) + part.both, [i], 0.0) for i, part in enumerate(parts)),
     ]
-    told = max(on_the_way + sum(parts[i].messages for i in chain) for _, chain, on_the_way in chains)
+    with_messages = max(on_the_way + sum(parts[i].messages for i in chain) for _, chain, on_the_way in chains)
     seconds, chain, _ = max(chains, key=lambda each: each[0])
-    return seconds, " and ".join(titles[i] for i in chain), told
+    return seconds, " and ".join(titles[i] for i in chain), with_messages

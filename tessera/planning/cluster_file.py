@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.engines.simulated.cluster import Cluster, NodeKind
 from tessera.errors import TesseraError, unknown_name
+from tessera.support.data_files import read_data
 
 
 class Key(NamedTuple):
@@ -48,15 +48,7 @@ def load_cluster(path: Path) -> Cluster:
     where = f"cluster file {path}"
     if path.suffix != ".toml":
         raise TesseraError(f"{where}: must end in .toml")
-    if not path.is_file():
-        raise TesseraError(f"{where} does not exist")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # the errors of TOML and Unicode derive from ValueError
-        raise TesseraError(f"{where} is not TOML: {error}") from None
-    except OSError as error:
-        raise TesseraError(f"{where} cannot be read ({error.strerror})") from None
-    return cluster_of(data, where)
+    return cluster_of(read_data(path, where, "toml"), where)
 
 
 def cluster_of(data: Mapping[str, Any], where: str) -> Cluster:

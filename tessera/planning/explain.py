@@ -17,11 +17,11 @@ def why_slower(workload: Workload, candidate: Candidate, best: Candidate) -> str
         larger = len(candidate.plan.places) > len(best.plan.places)
         return f"as fast, as far as can be predicted{', but in more processes' if larger else ''}"
     seconds = workload.steps_per_round / candidate.steps_per_second
-    told, told_best = (
+    share, share_of_best = (
         c.bound.message_seconds * c.steps_per_second / workload.steps_per_round for c in (candidate, best)
     )
-    if told > MUCH and told > told_best + MUCH / 2:
-        return f"{told:.0%} of its time goes into messages, above all {_streams(candidate)}"
+    if share > MUCH and share > share_of_best + MUCH / 2:
+        return f"{share:.0%} of its time goes into messages, above all {_streams(candidate)}"
     if candidate.bound.device_seconds > (1 - MUCH) * seconds:
         return f"{_count(workload.machine.accelerators, 'accelerator')} has no time left"
     if candidate.bound.core_seconds > (1 - MUCH) * seconds:

@@ -21,6 +21,7 @@ from tessera.planning.explain import CLOSE, why_slower
 from tessera.planning.footprints import footprints_of, shortage
 from tessera.planning.prepare import reference_plan
 from tessera.planning.ranking import THROUGHPUT, Candidate, Gain, Objective, Ranking, Refusal
+from tessera.planning.simulate import T_95
 from tessera.planning.workload import Workload
 
 MOST = 20
@@ -37,8 +38,6 @@ SEEDS = 3
 """Simulations of one plan that is among the best, where costs are drawn from samples."""
 LEADERS = 4
 """Plans that are simulated so often; others have intervals of the same relative width."""
-STUDENT = 4.303
-"""The 97.5 % quantile of Student's distribution for three simulations."""
 
 
 def search_plans(
@@ -210,7 +209,7 @@ class _Search:
         more = [self._predict(candidate.plan, candidate.bound, seed) for seed in range(1, SEEDS)]
         speeds = [run.steps_per_second for run in (candidate.prediction, *more)]
         mean = statistics.fmean(speeds)
-        margin = STUDENT * statistics.stdev(speeds) / math.sqrt(len(speeds))
+        margin = T_95[len(speeds)] * statistics.stdev(speeds) / math.sqrt(len(speeds))
         prediction = replace(candidate.prediction, steps_per_second=mean)
         return replace(candidate, prediction=prediction, low=max(0.0, mean - margin), high=mean + margin)
 

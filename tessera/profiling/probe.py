@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ import numpy as np
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.packing import pack
 from tessera.engines.simulated.costs import Timing, Work
+from tessera.engines.simulated.costs_file import timings_from_json, timings_to_json
 from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
@@ -26,6 +26,7 @@ LEAST_UPDATES = 4
 SECONDS = 0.6
 """How long a probe is timed, at the least."""
 SPEED_SECONDS = 0.05
+"""How long the speed of a core is measured, of its time."""
 CHUNK_SECONDS = 0.05
 """A program that makes many updates in one call is called for as long."""
 SLEEPS = 0.05
@@ -53,8 +54,6 @@ class Probed:
     per_node: float
     """Seconds that Python takes between two nodes."""
     compile_seconds: float
-    memory: int
-    """The most bytes that the process has held."""
     ops: dict[str, tuple[int, float]]
     """Name of an Op -> environments, and seconds of one call within a program."""
     speed: float = 1.0
@@ -125,9 +124,8 @@ def _probe(engine: ProbeEngine, begun: float, threads: int) -> Probed:
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     messages = _messages(engine)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     speed = (speed + speed_of_a_core()) / 2
-    return Probed(timings, messages, between / max(nodes, 1), compiled, memory, {}, speed)
+    return Probed(timings, messages, between / max(nodes, 1), compiled, {}, speed)
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -174,28 +172,23 @@ def _probe_ops(engine: ProbeEngine) -> Probed:
     speed = speed_of_a_core()
     found = time_ops(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
     ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
-    return Probed({}, (), 0.0, 0.0, 0, ops, (speed + speed_of_a_core()) / 2)
+    return Probed({}, (), 0.0, 0.0, ops, (speed + speed_of_a_core()) / 2)
 
 
 def probed_to_json(found: Probed) -> dict[str, Any]:
     """Plain data."""
-    timings = {
-        name: [[t.envs, t.threads, [list(work) for work in t.calls]] for t in points]
-        for name, points in found.timings.items()
-    }
     messages = [[m.links, m.nbytes, m.seconds] for m in found.messages]
-    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "memory", "speed")}
-    return {"timings": timings, "messages": messages, "ops": found.ops, **plain}
+    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "speed")}
+    return {"timings": timings_to_json(found.timings), "messages": messages, "ops": found.ops, **plain}
 
 
 def probed_from_json(found: dict[str, Any]) -> Probed:
     """From plain data."""
     return Probed(
-        timings_from_json(found["timings"]),
+        timings_from_json(found["timings"], "timings"),
         tuple(MessageTime(*message) for message in found["messages"]),
         found["per_node"],
         found["compile_seconds"],
-        found["memory"],
         {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},
         found["speed"],
     )
@@ -211,11 +204,3 @@ def speed_of_a_core() -> float:
             np.tanh(rows @ weights)
         turns += 50
     return 1e-6 * turns / (time.process_time() - begun)
-
-
-def timings_from_json(found: dict[str, Any]) -> dict[str, tuple[Timing, ...]]:
-    """Calls that were timed, by name."""
-    return {
-        name: tuple(Timing(envs, threads, tuple(Work(*w) for w in calls)) for envs, threads, calls in points)
-        for name, points in found.items()
-    }

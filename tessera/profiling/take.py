@@ -12,18 +12,20 @@ import numpy as np
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.replica.replica import make_training, wide_numbers
-from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, node_name, op_name, ops_in, segment_kind
+from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, node_name, op_name, ops_in, work_kind
+from tessera.engines.simulated.programs import work_in
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.graph.plan_changes import planned_again
 from tessera.graph.policy import Fragment, Policy
+from tessera.profiling import Bar, Progress
 from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.probe import MessageTime, Probed, ProbeJob, probed_from_json
-from tessera.profiling.profile import Profile, about, circumstances, this_machine
+from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
 from tessera.profiling.trial_run import trial_run
 from tessera.program.compile import merge_segments
-from tessera.program.nodes import Every, Node, Repeat, Segment
+from tessera.program.nodes import Segment
 from tessera.program.project import project
 from tessera.support.machine import cores
 
@@ -32,9 +34,6 @@ BUDGET = 60.0
 PROBES = 0.7
 """Share of the time for probes; the rest is for a run on processes."""
 LOOK_SECONDS = 0.2
-
-Progress = Callable[[str, float], None]
-"""Told what is measured, and which share of the time has passed."""
 
 WHOLE = "env act store grad apply"
 ALTERNATING = ("env", "act store grad apply")
@@ -70,6 +69,18 @@ class Findings:
             self.per_node.append(found.per_node * found.speed)
 
 
+def saved_or_taken(
+    algorithm: Algorithm, env: Environment, plan: Plan, bar: Bar, *, again: bool = False, seconds: float = BUDGET
+) -> Profile:
+    """The saved profile of what a plan runs; or one that is taken now and saved, before a progress bar."""
+    profile = None if again else find_profile(algorithm, env, plan)
+    if profile is None:
+        with bar() as progress:
+            profile = take_profile(algorithm, env, plan, progress, seconds)
+        save_profile(profile)
+    return profile
+
+
 def take_profile(
     algorithm: Algorithm, env: Environment, plan: Plan, progress: Progress, seconds: float = BUDGET
 ) -> Profile:
@@ -87,8 +98,7 @@ def take_profile(
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
     tell("one run on processes")
-    first, second = ALTERNATING
-    trial = replan(plan, Policy("two fragments", (Fragment(first), Fragment(second))))
+    trial = in_two(plan, ALTERNATING)
     ran = trial_run(trial, algorithm, env, costs, begun + seconds) if trial is not None else None
     if ran is not None:
         costs = replace(costs, wake=ran.wake, process_memory=min(ran.process_bytes.values()))
@@ -110,7 +120,7 @@ def run_all_probes(
     algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
 ) -> Findings:
     """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one."""
-    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE),)))
+    everything = in_one(plan)
     assert everything is not None
     split = [p for p in split_plans(plan) if p is not None]
     one_thread = [*split[:1], everything, *split[1:]]
@@ -138,21 +148,29 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
     """Plans with two fragments, and of peers, by how much they tell: with two replicas, and with as many as can be."""
     most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
     few = min(2, most)
-
-    def split(k: int, replicas: int) -> Plan | None:
-        first, second = SPLITS[k]
-        return replan(plan, Policy("two fragments", (Fragment(first, replicas=replicas), Fragment(second))))
-
-    def peers(replicas: int) -> Plan | None:
-        return replan(plan, Policy("peers", (Fragment(WHOLE, replicas=replicas),))) if replicas > 1 else None
-
-    yield split(0, few)
-    yield peers(few)
-    for k, replicas in ((0, most), (1, few), (2, few), (1, most), (2, most)):
-        if replicas == few or most > few:
-            yield split(k, replicas)
+    players, steppers, workers = SPLITS
+    yield in_two(plan, players, few)
+    if few > 1:
+        yield in_one(plan, few)
     if most > few:
-        yield peers(most)
+        yield in_two(plan, players, most)
+    yield in_two(plan, steppers, few)
+    yield in_two(plan, workers, few)
+    if most > few:
+        yield in_two(plan, steppers, most)
+        yield in_two(plan, workers, most)
+        yield in_one(plan, most)
+
+
+def in_one(plan: Plan, replicas: int = 1) -> Plan | None:
+    """The plan with everything in one fragment, or in each of several peers."""
+    return replan(plan, Policy("one fragment", (Fragment(WHOLE, replicas=replicas),)))
+
+
+def in_two(plan: Plan, split: tuple[str, str], replicas: int = 1) -> Plan | None:
+    """The plan with two fragments, of which the first is replicated."""
+    first, second = split
+    return replan(plan, Policy("two fragments", (Fragment(first, replicas=replicas), Fragment(second))))
 
 
 def run_probes(
@@ -167,18 +185,15 @@ def run_probes(
     process = start_process(placed, ())
     try:
         assign(process, ProbeJob(tuple(left), algorithm, env, threads, wide_numbers(), tuple(ops)))
-        tell(_words(left[0]))
         while left and time.monotonic() < end:
+            tell(_words(left[0]))
             wait_for_any([process], LOOK_SECONDS)
             alive = process.alive()
             for found in _received(process):
                 yield left.pop(0), found
-                if left:
-                    tell(_words(left[0]))
             if not alive and left:
-                raise TesseraError(f"no profile can be taken: the process that tried {_words(left[0])} {_end(process)}")
-            if left:
-                tell(_words(left[0]))
+                end_of_it = process.last_words()
+                raise TesseraError(f"no profile can be taken: the process that tried {_words(left[0])} {end_of_it}")
     finally:
         process.kill()
 
@@ -189,11 +204,6 @@ def _received(process: PooledProcess) -> Iterator[Probed]:
             yield probed_from_json(meta["found"])
         elif meta["kind"] in ("error", "refused"):
             raise TesseraError(f"no profile can be taken: {meta['text']}")
-
-
-def _end(process: PooledProcess) -> str:
-    reason, on_its_own = process.exit_reason()
-    return f"ended with {reason}" if on_its_own else f"was {reason}"
 
 
 def _words(plan: Plan) -> str:
@@ -235,26 +245,19 @@ def dispatch_and_factors(timed: list[tuple[str, float, float]]) -> tuple[float, 
 def timed_segments(costs: Costs, plan: Plan, algorithm: Algorithm, env: Environment) -> list[tuple[str, float, float]]:
     """Segments that were timed for all environments: kind, seconds of their Ops, and seconds that they took."""
     found: dict[str, tuple[str, float, float]] = {}
-    everything = replan(plan, Policy("one fragment", (Fragment(WHOLE),)))
-    for tried in [everything, *split_plans(plan)]:
+    for tried in [in_one(plan), *split_plans(plan)]:
         if tried is None:
             continue
         training = make_training(tried, algorithm, env)
         for i in range(len(tried.fragments)):
-            for segment in _segments(merge_segments(project(training.updates(), tried, i))):
+            for segment in work_in(merge_segments(project(training.updates(), tried, i))):
+                if not isinstance(segment, Segment):
+                    continue
                 name, ops = node_name(segment), costs.seconds(segment, plan.envs, 1)
                 for t in costs.timings.get(name, ()):
                     if t.envs == plan.envs and all(op_name(op) in costs.ops for op in ops_in(segment.nodes)):
-                        found[name] = segment_kind(segment), ops, sorted(t.calls)[len(t.calls) // 2].cpu_seconds
+                        found[name] = work_kind(segment), ops, sorted(t.calls)[len(t.calls) // 2].cpu_seconds
     return list(found.values())
-
-
-def _segments(nodes: tuple[Node, ...]) -> Iterator[Segment]:
-    for node in nodes:
-        if isinstance(node, Segment):
-            yield node
-        elif isinstance(node, Repeat | Every):
-            yield from _segments(node.body)
 
 
 def link_costs(messages: list[MessageTime]) -> LinkCosts:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.local import LocalEngine
+from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
+from tessera.program.shapes import slot_shapes
 from tessera.support.machine import cores
 
 SECONDS = 1.5
@@ -61,10 +63,12 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, 
 
 def find_wake(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, seconds: float) -> float:
     """What waking a replica must take for a simulated update to take as long as a real one."""
+    shapes = slot_shapes(make_training(plan, algorithm, env), plan)  # the same in all of these simulations
 
     def simulated(wake: float) -> float:
         given = replace(costs, wake=wake)
-        return 1 / SimulatedEngine(plan, algorithm, env, given, cores()).run(SIMULATED_UPDATES).updates_per_second
+        engine = SimulatedEngine(plan, algorithm, env, given, cores(), shapes=shapes)
+        return 1 / engine.run(SIMULATED_UPDATES).updates_per_second
 
     low, high = 0.0, LONGEST_WAKE
     if simulated(low) >= seconds:

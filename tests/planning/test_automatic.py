@@ -40,13 +40,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No profile is known; which ones are taken."""
     found: list[str] = []
 
-    def take_profile(algorithm: Any, env: Any, plan: Any, progress: Any) -> Profile:
+    def take_profile(algorithm: Any, env: Any, plan: Any, progress: Any, seconds: float) -> Profile:
         progress("everything", 1.0)
         found.append(plan.env)
         return KNOWN
 
     monkeypatch.setattr(profiles, "find_profile", lambda *planned: None)
-    monkeypatch.setattr(profiles, "save_profile", lambda profile: None)
+    monkeypatch.setattr(take, "save_profile", lambda profile: None)
     monkeypatch.setattr(take, "take_profile", take_profile)
     return found
 

@@ -16,28 +16,17 @@ from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, node_name, op_name, ops_in
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.machine import Machine
+from tessera.engines.simulated.programs import work_in
 from tessera.planning.prepare import prepare_plan
 from tessera.profiling import profile as profiles
 from tessera.profiling.probe import MessageTime, probe, probed_from_json, probed_to_json, undisturbed
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.take import Findings, dispatch_and_factors, link_costs, make_costs, replan, split_plans
 from tessera.program.compile import merge_segments
-from tessera.program.nodes import HOST, Every, Op, Repeat, Segment
 from tessera.program.project import project
 
 SMALL = A2C(unroll=4, widths=(8,))
 REPLAY = DQN(n_step=1, unroll=4, draws=2, batch=16, capacity=512, warmup=4, widths=(8,))
-
-
-def work_in(nodes: tuple[Any, ...]) -> list[Any]:
-    """Segments, and Ops that Python calls."""
-    found = []
-    for node in nodes:
-        if isinstance(node, Repeat | Every):
-            found += work_in(node.body)
-        elif isinstance(node, Segment) or (isinstance(node, Op) and node.kind == HOST):
-            found.append(node)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,11 @@ class PooledProcess:
         code = self.process.exitcode or 0
         return (f"killed by {_describe_signal(-code)}", False) if code < 0 else (f"exit code {code}", True)
 
+    def last_words(self) -> str:
+        """How the process died, as the end of a sentence about it."""
+        reason, on_its_own = self.exit_reason()
+        return f"ended with {reason}" if on_its_own else f"was {reason}"
+
     def terminate(self) -> None:
         """End the process now, and wait for that; its last messages can still be received."""
         self.process.kill()

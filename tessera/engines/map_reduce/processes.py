@@ -72,12 +72,8 @@ class MapWorker:
             self._lose_item(queue, f"did not finish within {timeout:g} s")
             return False
         if not alive and self.number is not None:
-            self._lose_item(queue, self._exit_reason())
+            self._lose_item(queue, self.process.last_words())
         return alive
-
-    def _exit_reason(self) -> str:
-        reason, on_its_own = self.process.exit_reason()
-        return f"ended with {reason}" if on_its_own else f"was {reason}"
 
     def _lose_item(self, queue: ItemQueue, how: str) -> None:
         assert self.number is not None

@@ -98,7 +98,7 @@ class Costs:
     """Seconds to begin a segment."""
     links: LinkCosts = field(default_factory=LinkCosts)
     factors: Mapping[str, float] = field(default_factory=dict)
-    """Kind of a segment (`segment_kind`) -> what the costs of its Ops are multiplied by; 1 if it is not named."""
+    """Kind of a segment (`work_kind`) -> what the costs of its Ops are multiplied by; 1 if it is not named."""
     timings: Mapping[str, tuple[Timing, ...]] = field(default_factory=dict)
     """Name of a segment, or of an Op that Python calls (`node_name`) -> calls that were timed."""
     per_node: float = 0.0
@@ -140,7 +140,7 @@ class Costs:
         """Work of a segment or an Op, from its Ops."""
         match node:
             case Segment():
-                factor = self.factors.get(segment_kind(node), 1.0)
+                factor = self.factors.get(work_kind(node), 1.0)
                 return self.dispatch + factor * sum(self.seconds(n, envs, count) for n in node.nodes)
             case Repeat():
                 trips = count if node.count is None else node.count
@@ -201,19 +201,12 @@ def _names(nodes: tuple[Node, ...]) -> str:
     return "; ".join(found)
 
 
-def segment_kind(segment: Segment) -> str:
-    """What a segment does: play, learn, or both."""
-    plays = any(op.operator in ("env", "act") for op in ops_in(segment.nodes))
-    learns = any(op.operator in ("store", "grad", "apply") for op in ops_in(segment.nodes))
-    return "both" if plays and learns else "play" if plays else "learn"
-
-
 @lru_cache(maxsize=4096)
 def work_kind(node: Segment | Op) -> str:
     """What a segment or an Op does: play, learn, or both."""
-    if isinstance(node, Segment):
-        return segment_kind(node)
-    return "play" if node.operator in ("env", "act") else "learn"
+    operators = {op.operator for op in (ops_in(node.nodes) if isinstance(node, Segment) else (node,))}
+    plays, learns = operators & {"env", "act"}, operators & {"store", "grad", "apply"}
+    return "both" if plays and learns else "play" if plays else "learn"
 
 
 def ops_in(nodes: tuple[Node, ...]) -> list[Op]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from tessera.engines.simulated.costs import Costs, Curve, LinkCosts, Timing, Work
 from tessera.errors import TesseraError, unknown_name
+from tessera.support.data_files import read_data
 
 NUMBERS = ("dispatch", "per_node", "wake", "process_memory")
 MOST_NUMBERS = 1_000_000
@@ -19,13 +19,9 @@ MOST_NUMBERS = 1_000_000
 
 def costs_to_json(costs: Costs) -> dict[str, Any]:
     """Plain data, which `costs_from_json` reads."""
-    timings = {
-        name: [{"envs": t.envs, "threads": t.threads, "calls": [list(call) for call in t.calls]} for t in timed]
-        for name, timed in costs.timings.items()
-    }
     return {
         "ops": {name: [list(point) for point in curve] for name, curve in costs.ops.items()},
-        "timings": timings,
+        "timings": timings_to_json(costs.timings),
         "factors": dict(costs.factors),
         "links": dataclasses.asdict(costs.links),
         "remote_links": dataclasses.asdict(costs.remote_links),
@@ -34,17 +30,18 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
     }
 
 
+def timings_to_json(timings: Mapping[str, tuple[Timing, ...]]) -> dict[str, Any]:
+    """Plain data, which `timings_from_json` reads."""
+    return {
+        name: [{"envs": t.envs, "threads": t.threads, "calls": [list(call) for call in t.calls]} for t in timed]
+        for name, timed in timings.items()
+    }
+
+
 def load_costs(path: Path) -> tuple[Costs, int]:
     """Read costs from a file, or from a profile: also how many accelerators the machine had, if that is known."""
     where = f"costs file {path}"
-    if not path.is_file():
-        raise TesseraError(f"{where} does not exist")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # the errors of JSON and Unicode derive from ValueError
-        raise TesseraError(f"{where} is not JSON: {error}") from None
-    except OSError as error:
-        raise TesseraError(f"{where} cannot be read ({error.strerror})") from None
+    data = read_data(path, where, "json")
     if isinstance(data, Mapping) and "costs" in data:
         machine = _table(data.get("machine", {}), f"{where}: machine")
         return costs_from_json(data["costs"], where), int(_number(machine.get("accelerators", 0), where))
@@ -62,7 +59,7 @@ def costs_from_json(data: Any, where: str) -> Costs:
             case "ops":
                 fields[key] = {name: _curve(curve, f"{at}[{name!r}]") for name, curve in _table(value, at).items()}
             case "timings":
-                fields[key] = {name: _timings(timed, f"{at}[{name!r}]") for name, timed in _table(value, at).items()}
+                fields[key] = timings_from_json(value, at)
             case "factors":
                 fields[key] = {name: _number(x, f"{at}[{name!r}]") for name, x in _table(value, at).items()}
             case "links" | "remote_links":
@@ -76,6 +73,11 @@ def costs_from_json(data: Any, where: str) -> Costs:
             case _:
                 fields[key] = _number(value, at)
     return Costs(**fields)
+
+
+def timings_from_json(data: Any, where: str) -> dict[str, tuple[Timing, ...]]:
+    """The timings that `timings_to_json` described."""
+    return {name: _timings(timed, f"{where}[{name!r}]") for name, timed in _table(data, where).items()}
 
 
 def _curve(data: Any, where: str) -> Curve:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tessera.program.nodes import Deferred, Every, Node, Op, Repeat, Segment, Send
+from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Repeat, Segment, Send
 
 
 def with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -26,6 +27,18 @@ def with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             case _:
                 out.append(node)
     return tuple(out)
+
+
+def work_in(nodes: tuple[Node, ...]) -> Iterator[Segment | Op]:
+    """Segments and Ops that a compiled program calls, also those in loops, but for Ops that only pass values on."""
+    for node in nodes:
+        match node:
+            case Repeat() | Every():
+                yield from work_in(node.body)
+            case Segment():
+                yield node
+            case Op(kind=kind) if kind != WIRING:
+                yield node
 
 
 def applies(nodes: tuple[Node, ...]) -> tuple[int, int]:

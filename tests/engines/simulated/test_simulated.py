@@ -13,10 +13,10 @@ from tessera.engines.replica.replica import make_training
 from tessera.engines.serial import SerialEngine
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, interpolated, node_name, with_threads
 from tessera.engines.simulated.engine import Prediction, SimulatedEngine
+from tessera.engines.simulated.programs import work_in
 from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
 from tessera.planning.prepare import prepare_plan
 from tessera.program.compile import merge_segments
-from tessera.program.nodes import HOST, Every, Op, Repeat, Segment
 from tessera.program.project import project
 
 QUEUE = A2C(unroll=4, widths=(8,))
@@ -192,16 +192,6 @@ def timed(plan_of: str, env: str, seconds: dict[str, tuple[float, float]], **opt
                 if part in node_name(node):
                     timings[node_name(node)] = (Timing(8, 1, (Work(*work),)), Timing(4, 1, (Work(*work),)))
     return SimulatedEngine(plan, bound, environment, Costs(timings=timings), 2).run(40)
-
-
-def work_in(nodes: tuple[Any, ...]) -> list[Any]:
-    found = []
-    for node in nodes:
-        if isinstance(node, Repeat | Every):
-            found += work_in(node.body)
-        elif isinstance(node, Segment) or (isinstance(node, Op) and node.kind == HOST):
-            found.append(node)
-    return found
 
 
 STEPPING, UPDATING = "env actions -> timesteps", "grad batch+summary -> gradients"
