@@ -39,6 +39,8 @@ class R2D2(SequenceReplayAlgorithm):
     name: ClassVar[str] = "r2d2"
     summary: ClassVar[str] = "recurrent Q-learning: replay of sequences with stored states, burn-in, prioritised"
 
+    gamma: float = option(0.997, low=0, high=1)
+    """Discount per step; the paper's."""
     rescale: bool = True
     """Learn values on the scale of their square root (Pohlen et al., 2018)."""
     exploration: str = "ladder"
@@ -50,8 +52,8 @@ class R2D2(SequenceReplayAlgorithm):
     """Weight of a sequence's largest error in its priority; the rest is its mean error's."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
-        """Windows of 3 steps, and steps of half the usual size."""
-        return {**super().defaults_for(spec), "n_step": 3, "learning_rate": 5e-4}
+        """Windows of 5 steps, as in the paper, and steps of half the usual size."""
+        return {**super().defaults_for(spec), "n_step": 5, "learning_rate": 5e-4}
 
     def sequence_errors(self, params: Any, target: Any, rows: Sequence) -> tuple[jax.Array, jax.Array]:
         """Errors (value minus target) and values of the actions taken after the burn-in, [T, B] each, of rows [T, B].

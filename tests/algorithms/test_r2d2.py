@@ -24,7 +24,7 @@ CLOSE: dict[str, float] = {"rtol": 1e-4, "atol": 1e-5}
 
 def made(**flags: Any) -> tuple[R2D2, Any, Any]:
     """A bound algorithm, its params, and those of its target."""
-    given = {"sequence": STEPS, "unroll": 4, "burn_in": 0, "widths": (8,), "core_width": 4, **flags}
+    given = {"sequence": STEPS, "unroll": 4, "burn_in": 0, "gamma": 0.99, "widths": (8,), "core_width": 4, **flags}
     algorithm = R2D2(**given).bind(SPEC)
     algorithm.check()
     return algorithm, algorithm.init(jax.random.key(0)), algorithm.init(jax.random.key(1))

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-HIDDEN = ("gymnax:CartPole-v1?hide=1,3", 400_000, 400.0, 3)
+HIDDEN = ("gymnax:CartPole-v1?hide=1,3", 500_000, 475.0, 3)
 """Velocities have to be told from positions seen before."""
 CHAIN = ("gymnax:MemoryChain-bsuite?memory_length=9", 100_000, 0.95, 3)
 """What the last action should be is shown at the beginning only."""
