@@ -106,7 +106,7 @@ def run_pair(name: str, options: Options) -> dict[str, Any]:
     chosen = algorithms.get(algorithm)(**settings)
     bound, environment, base = prepare_plan(chosen, env, None)
     profile = saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, seconds=options.budget)
-    print(f"  {profile.seconds:.0f} s, links {profile.costs.links}, factors {profile.costs.factors}", flush=True)
+    print(f"  {profile.seconds:.0f} s, links {profile.costs.links}, wake {profile.costs.wake*1e6:.0f} us, factors {profile.costs.factors}", flush=True)
     rows, running = [], []
     try:
         for text in options.plans:

@@ -37,7 +37,7 @@ _syscall = ctypes.CDLL(None).syscall
 _WEAK = os.uname().machine != "x86_64"
 """Whether this processor may reorder two loads or two stores; x86-64 does neither, so it needs no fences."""
 
-_SPIN_SECONDS = 50e-6
+SPIN_SECONDS = 50e-6
 """How long a wait spins before it sleeps: about twice what it costs to wake a process on an idle core."""
 _SLOW_YIELD_SECONDS = 5e-6
 """A yield of the core takes 0.6 us if no other process wants it, and several if another process ran meanwhile."""
@@ -367,13 +367,13 @@ class Bell:
             return False
         words, line = self._words, self._line
         now = time.perf_counter()
-        end = now + _SPIN_SECONDS
+        end = now + SPIN_SECONDS
         while words[line] == seen:
             before = now
             os.sched_yield()
             now = time.perf_counter()
             lost = now - before
-            if lost > _SPIN_SECONDS or (lost > _SLOW_YIELD_SECONDS and words[line] == seen):
+            if lost > SPIN_SECONDS or (lost > _SLOW_YIELD_SECONDS and words[line] == seen):
                 # Another process ran, and did not ring. Sleeping is then cheap: the kernel runs a woken process before
                 # one that never waits. Yielding to that one costs whole time slices.
                 self._skips = self._next_skips
@@ -396,7 +396,7 @@ class Bell:
     def _nap(self, seen: int, timeout: float | None) -> None:
         """Wait where the kernel has no futex."""
         end = math.inf if timeout is None else time.perf_counter() + timeout
-        step = _SPIN_SECONDS
+        step = SPIN_SECONDS
         while self._words[self._line] == seen and (left := end - time.perf_counter()) > 0:
             time.sleep(min(step, left))
             step = min(2 * step, 1e-3)

@@ -67,7 +67,7 @@ class SerialEngine(MapReduce):
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
         for place, replica in enumerate(self.replicas if trace else ()):
-            replica.tracer = TraceWriter(trace, place, replica.title)
+            replica.record(TraceWriter(trace, place, replica.title))
 
     def make_links(self) -> dict[LinkName, Any]:
         """Every link, within this process."""

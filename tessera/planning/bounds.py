@@ -96,7 +96,7 @@ def _with_messages(
     workload: Workload, colouring: Colouring, template: Template, parts: list[_Part]
 ) -> tuple[list[tuple[Channel, float]], float]:
     """Add work with messages to both ends: (channel and seconds on the way, messages of all)."""
-    links, total = workload.costs.links, 0.0
+    costs, total = workload.costs, 0.0
     transit: list[tuple[Channel, float]] = []
     for channel in template.channels:
         trips = template.programs[channel.source].sends.get(channel.slot, 0.0)
@@ -104,10 +104,11 @@ def _with_messages(
         if channel.among_peers and senders == 1:
             continue
         nbytes = _message_bytes(workload, channel, senders)
-        parts[channel.source].add(channel.made_by, trips * links.cpu_seconds(nbytes))
+        parts[channel.source].add(channel.made_by, trips * costs.exchange_seconds(channel.slot, True, 1, nbytes))
         taken = _taken(channel, senders, receivers)
-        parts[channel.target].add(channel.wanted_by, trips * taken * links.cpu_seconds(nbytes))
-        transit.append((channel, trips * links.transit_seconds(nbytes)))
+        received = costs.exchange_seconds(channel.slot, False, taken, taken * nbytes)
+        parts[channel.target].add(channel.wanted_by, trips * received)
+        transit.append((channel, trips * costs.links.transit_seconds(nbytes)))
         total += trips * (senders + taken * receivers)
     return transit, total
 

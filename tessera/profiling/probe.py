@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -16,6 +17,7 @@ from tessera.engines.simulated.costs_file import timings_from_json, timings_to_j
 from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
+from tessera.profiling.stopwatch import thinned, undisturbed
 
 if TYPE_CHECKING:
     from tessera.profiling.probe_engine import ProbeEngine
@@ -34,15 +36,17 @@ SLEEPS = 0.05
 
 
 @dataclass(frozen=True)
-class MessageTime:
-    """Messages at one end of a channel, of one size."""
+class ExchangeTime:
+    """Exchanges at one end of a channel, of one size."""
 
+    name: str
+    """As in a table of costs (`exchange_name`)."""
     links: int
-    """Links that a message goes through."""
+    """Links that its messages go through."""
     nbytes: int
     """Bytes of all of them."""
     seconds: float
-    """Half of the messages took as long, or longer."""
+    """Half of them took as long, or longer."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Probed:
     """What a probe found."""
 
     timings: dict[str, tuple[Timing, ...]]
-    messages: tuple[MessageTime, ...]
+    exchanges: tuple[ExchangeTime, ...]
     per_node: float
     """Seconds that Python takes between two nodes."""
     compile_seconds: float
@@ -123,15 +127,13 @@ def _probe(engine: ProbeEngine, begun: float, threads: int) -> Probed:
     between, nodes, spans = (sum(getattr(s, name) for s in watches) for name in ("between", "nodes", "spans"))
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
-    messages = _messages(engine)
+    exchanges = _exchanges(engine)
     speed = (speed + speed_of_a_core()) / 2
-    return Probed(timings, messages, between / max(nodes, 1), compiled, {}, speed)
+    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed)
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
     import jax
-
-    from tessera.profiling.stopwatch import thinned
 
     plan = engine.plan
     found: dict[str, tuple[Timing, ...]] = {}
@@ -140,26 +142,22 @@ def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]
         placed = plan.fragments[i]
         plays = bool({"env", "act"} & set(placed.operators))
         envs = len(placed.held("act" if plays else "grad")[0]) * plan.envs_per_group // placed.devices
-        for name, works in stopwatch.calls.items():
+        for name, calls in stopwatch.calls.items():
             host = name in stopwatch.switches
-            sleeps = stopwatch.switches[name] > SLEEPS * len(works)
-            kept = thinned([w if sleeps or not (host or on_cpu) else undisturbed(w) for w in works])
-            found[name] = (Timing(envs, 1 if host else threads, kept),)
+            sleeps = stopwatch.switches[name] > SLEEPS * len(calls)
+            as_timed = sleeps or not (host or on_cpu)
+            works = [Work(c.seconds, c.cpu_seconds) for c in calls] if as_timed else undisturbed(calls)
+            found[name] = (Timing(envs, 1 if host else threads, thinned(works)),)
     return found
 
 
-def undisturbed(work: Work) -> Work:
-    """A call of something that never sleeps, without the time in which other processes had its core."""
-    return Work(min(work.seconds, work.cpu_seconds), work.cpu_seconds)
-
-
-def _messages(engine: ProbeEngine) -> tuple[MessageTime, ...]:
+def _exchanges(engine: ProbeEngine) -> tuple[ExchangeTime, ...]:
     found = []
     for i, stopwatch in enumerate(engine.stopwatches):
-        for end, seconds in stopwatch.messages.items():
-            middle = sorted(seconds)[len(seconds) // 2]
-            links, nbytes = engine.size_of(i, end)
-            found.append(MessageTime(links, nbytes, middle))
+        for (channel, name), calls in stopwatch.exchanges.items():
+            middle = statistics.median(work.seconds for work in undisturbed(calls))
+            links, nbytes = engine.size_of(i, channel, name)
+            found.append(ExchangeTime(name, links, nbytes, middle))
     return tuple(found)
 
 
@@ -177,16 +175,16 @@ def _probe_ops(engine: ProbeEngine) -> Probed:
 
 def probed_to_json(found: Probed) -> dict[str, Any]:
     """Plain data."""
-    messages = [[m.links, m.nbytes, m.seconds] for m in found.messages]
+    exchanges = [[e.name, e.links, e.nbytes, e.seconds] for e in found.exchanges]
     plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "speed")}
-    return {"timings": timings_to_json(found.timings), "messages": messages, "ops": found.ops, **plain}
+    return {"timings": timings_to_json(found.timings), "exchanges": exchanges, "ops": found.ops, **plain}
 
 
 def probed_from_json(found: dict[str, Any]) -> Probed:
     """From plain data."""
     return Probed(
         timings_from_json(found["timings"], "timings"),
-        tuple(MessageTime(*message) for message in found["messages"]),
+        tuple(ExchangeTime(*exchange) for exchange in found["exchanges"]),
         found["per_node"],
         found["compile_seconds"],
         {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},

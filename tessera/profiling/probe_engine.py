@@ -10,9 +10,10 @@ from tessera.channels.link_specs import LinkName, make_link_specs
 from tessera.channels.rings import PlacedLink, RingLink, lay_out
 from tessera.channels.shared_memory import Arena, Bell
 from tessera.engines.serial import SerialEngine
+from tessera.engines.simulated.costs import exchange_name
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
-from tessera.profiling.stopwatch import End, Stopwatch
+from tessera.profiling.stopwatch import Stopwatch
 from tessera.program.shapes import slot_shapes
 from tessera.support.trees import bytes_of
 
@@ -42,8 +43,7 @@ class ProbeEngine(SerialEngine):
         super().__init__(plan, algorithm, env, seed, horizon=1 << 20)
         self.stopwatches = [Stopwatch() for _ in plan.fragments]
         for replica in self.replicas:
-            stopwatch = self.stopwatches[replica.fragment]
-            replica.tracer, replica.clock = stopwatch, stopwatch.clock  # type: ignore[assignment]
+            replica.record(self.stopwatches[replica.fragment])
 
     def make_links(self) -> dict[LinkName, Any]:
         """Rings as between processes."""
@@ -67,9 +67,9 @@ class ProbeEngine(SerialEngine):
             stopwatch.begin()
         self.advance(updates)
 
-    def size_of(self, fragment: int, end: End) -> tuple[int, int]:
-        """Links that one message of a fragment's first replica goes through, and bytes of all of them."""
-        place, (channel, sends) = self.plan.place(fragment, 0), end
+    def size_of(self, fragment: int, channel: int, name: str) -> tuple[int, int]:
+        """Links that an exchange of a fragment's first replica goes through, and bytes of all of its messages."""
+        place, sends = self.plan.place(fragment, 0), name == exchange_name(self.plan.channels[channel].slot, True)
         mine = [
             spec
             for (k, _), spec in self.specs.items()

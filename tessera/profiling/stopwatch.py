@@ -5,29 +5,46 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
+from typing import NamedTuple
 
-from tessera.engines.simulated.costs import Work, is_counted, node_name
+from tessera.channels.shared_memory import SPIN_SECONDS
+from tessera.engines.simulated.costs import Work, exchange_name, is_counted, node_name
 from tessera.program.nodes import HOST, WIRING, Node, Op, Recv, Segment, Send
 
 MOST_CALLS = 256
 """Calls of one node that are kept, evenly from all that were timed."""
+LEAST_SHARE = 0.2
+"""Share of calls without a break that is enough for the others to be left out."""
 
-End = tuple[int, bool]
-"""A channel, and whether this is the end that sends."""
+
+class Call(NamedTuple):
+    """One call of a segment or an Op, or one exchange."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all threads of the process. What a thread that is still running has worked since the kernel last looked is
+    missing, so this is right for many calls together, and for one only if it takes many milliseconds."""
+    broken: bool = False
+    """Whether another process has taken a core from one of its threads."""
+
+    def times(self, factor: float) -> Call:
+        """For one update, if it made many."""
+        return Call(self.seconds * factor, self.cpu_seconds * factor, self.broken)
 
 
 class Stopwatch:
-    """The tracer and the clock of a replica: it is asked for the time before a node, and told when the node is done."""
+    """The recorder of a replica: it is asked for the time before a node, and called when the node is done."""
 
     def __init__(self) -> None:
+        self.active = True
         self.turns = 1
         """Updates that a program makes whose number the engine says."""
-        self.calls: dict[str, list[Work]] = {}
+        self.calls: dict[str, list[Call]] = {}
         """Segments and Ops that Python calls, by name."""
         self.switches: Counter[str] = Counter()
         """How often an Op that Python calls has given up its core of its own accord, as what sleeps does."""
-        self.messages: dict[End, list[float]] = {}
-        """Seconds in which a message was sent or taken; waiting does not count."""
+        self.exchanges: dict[tuple[int, str], list[Call]] = {}
+        """Channel and name of an exchange -> what sending or taking took; waiting does not count."""
         self.between = 0.0
         """Seconds that Python took between one node and the next."""
         self.nodes = 0
@@ -37,11 +54,12 @@ class Stopwatch:
         """When the last node ended, if nothing else has happened since."""
         self._cores_at = 0.0
         self._switches_at = 0
+        self._breaks_at = 0
 
     def clear(self) -> None:
         """Forget all calls, such as those that compiled."""
         self.calls.clear()
-        self.messages.clear()
+        self.exchanges.clear()
         self.switches.clear()
         self.between, self.nodes, self.spans = 0.0, 0, 0
 
@@ -51,7 +69,8 @@ class Stopwatch:
 
     def clock(self) -> float:
         """The time, at which a node may begin."""
-        self._cores_at, self._switches_at = time.process_time(), voluntary_switches()
+        self._switches_at, self._breaks_at = voluntary_switches(), involuntary_switches()
+        self._cores_at = time.process_time()
         return time.perf_counter()
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
@@ -60,11 +79,15 @@ class Stopwatch:
         self.spans += 1
         if waiting:
             self._ended = None
-        elif self._note(node, Work(end - begin, cores_at - self._cores_at)):
+            self.waited(end - begin)
+        elif self._note(node, Call(end - begin, cores_at - self._cores_at, involuntary_switches() > self._breaks_at)):
             if self._ended is not None:
                 self.between += begin - self._ended
             self._ended = time.perf_counter()
         return self.clock()
+
+    def waited(self, seconds: float) -> None:
+        """Note that the replica has waited."""
 
     def own_seconds(self) -> float:
         """What it takes itself for one node."""
@@ -75,29 +98,87 @@ class Stopwatch:
             other.span(passed, other.clock())
         return (time.perf_counter() - begun) / times
 
+    def flush(self) -> None:
+        """Nothing to do: nobody reads it while it runs."""
+
     def close(self) -> None:
         """Nothing to do: it has no file."""
 
-    def _note(self, node: Node, work: Work) -> bool:
+    def _note(self, node: Node, call: Call) -> bool:
         """Note a node; whether it is more than a value that is passed on."""
         match node:
             case Segment():
-                one = work.times(1 / self.turns) if is_counted(node) else work
-                self.calls.setdefault(node_name(node), []).append(one)
+                self.note_call(node_name(node), call.times(1 / self.turns) if is_counted(node) else call)
             case Op(kind=kind) if kind == HOST:
-                self.calls.setdefault(node_name(node), []).append(work)
+                self.note_call(node_name(node), call)
                 self.switches[node_name(node)] += voluntary_switches() - self._switches_at
-            case Send(channel=channel) | Recv(channel=channel):
-                self.messages.setdefault((channel, isinstance(node, Send)), []).append(work.seconds)
+            case Send(channel=channel, slot=slot) | Recv(channel=channel, slot=slot):
+                self.note_exchange(channel, exchange_name(slot, isinstance(node, Send)), call)
             case _:
                 return False
         self.nodes += 1
         return True
 
+    def note_call(self, name: str, call: Call) -> None:
+        """Keep the call of a segment or an Op."""
+        self.calls.setdefault(name, []).append(call)
+
+    def note_exchange(self, channel: int, name: str, call: Call) -> None:
+        """Keep an exchange."""
+        self.exchanges.setdefault((channel, name), []).append(call)
+
+
+class FirstCalls(Stopwatch):
+    """Keeps only what was the first of its kind after a wait of the replica: cores have slept, caches are cold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._called: set[str] = set()
+
+    def waited(self, seconds: float) -> None:
+        """All that comes next is the first of its kind, unless the core was kept."""
+        if seconds > SPIN_SECONDS:
+            self._called.clear()
+
+    def note_call(self, name: str, call: Call) -> None:
+        """Keep the call if it is the first."""
+        if self._is_first(name):
+            super().note_call(name, call)
+
+    def note_exchange(self, channel: int, name: str, call: Call) -> None:
+        """Keep the exchange if it is the first."""
+        if self._is_first(name):
+            super().note_exchange(channel, name, call)
+
+    def _is_first(self, name: str) -> bool:
+        first = name not in self._called
+        self._called.add(name)
+        return first
+
 
 def voluntary_switches() -> int:
     """How often this thread has given up its core of its own accord."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def involuntary_switches() -> int:
+    """How often a core was taken from a thread of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def undisturbed(calls: list[Call]) -> list[Work]:
+    """Calls of something that never sleeps, as they would be without other processes.
+
+    Those that were not broken count with their time; if there are few, all count with the part of their time that cores
+    worked for them.
+    """
+    whole = [call for call in calls if not call.broken]
+    enough = len(whole) >= max(1, LEAST_SHARE * len(calls))
+    kept = whole if enough else calls
+    total = sum(call.seconds for call in kept)
+    busy = sum(call.cpu_seconds for call in kept) / total if total else 1.0
+    alone = 1.0 if enough else min(1.0, busy)
+    return [Work(alone * call.seconds, max(alone, busy) * call.seconds) for call in kept]
 
 
 def thinned(calls: list[Work]) -> tuple[Work, ...]:

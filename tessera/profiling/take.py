@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.optimize import nnls
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.replica.replica import make_training, wide_numbers
-from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, node_name, op_name, ops_in, work_kind
+from tessera.engines.simulated.costs import (
+    Costs,
+    ExchangeCosts,
+    LinkCosts,
+    Timing,
+    node_name,
+    op_name,
+    ops_in,
+    work_kind,
+)
 from tessera.engines.simulated.programs import work_in
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
@@ -21,9 +31,9 @@ from tessera.graph.plan_changes import planned_again
 from tessera.graph.policy import Fragment, Policy
 from tessera.profiling import Bar, Progress
 from tessera.profiling.contention import measure_slowdown
-from tessera.profiling.probe import MessageTime, Probed, ProbeJob, probed_from_json
+from tessera.profiling.probe import ExchangeTime, Probed, ProbeJob, probed_from_json
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
-from tessera.profiling.trial_run import trial_run
+from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import Segment
 from tessera.program.project import project
@@ -47,7 +57,7 @@ class Findings:
     """What probes have found so far."""
 
     timings: dict[str, dict[tuple[int, int], Timing]] = field(default_factory=dict)
-    messages: list[MessageTime] = field(default_factory=list)
+    exchanges: list[ExchangeTime] = field(default_factory=list)
     ops: dict[str, tuple[int, float]] = field(default_factory=dict)
     per_node: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
@@ -62,7 +72,7 @@ class Findings:
                 before = self.timings.setdefault(name, {}).get((t.envs, t.threads))
                 both = calls if before is None else (*before.calls, *calls)
                 self.timings[name][t.envs, t.threads] = replace(t, calls=both)
-        self.messages += [replace(m, seconds=m.seconds * found.speed) for m in found.messages]
+        self.exchanges += [replace(e, seconds=e.seconds * found.speed) for e in found.exchanges]
         self.ops |= {name: (envs, seconds * found.speed) for name, (envs, seconds) in found.ops.items()}
         self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
         if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
@@ -97,11 +107,9 @@ def take_profile(
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    tell("one run on processes")
-    trial = in_two(plan, ALTERNATING)
-    ran = trial_run(trial, algorithm, env, costs, begun + seconds) if trial is not None else None
-    if ran is not None:
-        costs = replace(costs, wake=ran.wake, process_memory=min(ran.process_bytes.values()))
+    ran = run_trials(algorithm, env, plan, begun + seconds, tell)
+    if ran:
+        costs = with_waits(costs, ran, alone(findings), algorithm, env)
     progress("done", 1.0)
     return Profile(
         costs,
@@ -110,9 +118,9 @@ def take_profile(
         circumstances(),
         taken=time.time(),
         seconds=time.monotonic() - begun,
-        start_seconds=ran.start_seconds if ran else 0.0,
+        start_seconds=max((run.start_seconds for run in ran), default=0.0),
         compile_seconds=findings.compile_seconds,
-        process_bytes=ran.process_bytes if ran else {},
+        process_bytes={title: size for run in ran for title, size in run.process_bytes.items()},
     )
 
 
@@ -134,6 +142,37 @@ def run_all_probes(
     return findings
 
 
+def run_trials(
+    algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
+) -> list[TrialRun]:
+    """Run plans with two replicas on processes, as long as there is time."""
+    found: list[TrialRun] = []
+    for split in SPLITS:
+        tried = in_two(plan, split)
+        longest = max((run.start_seconds for run in found), default=0.0)
+        if tried is None or time.monotonic() + longest > end:
+            continue
+        tell(f"{_words(tried)} on processes")
+        found.append(trial_run(tried, algorithm, env))
+    return found
+
+
+def with_waits(
+    costs: Costs, ran: list[TrialRun], exchanges: Mapping[str, float], algorithm: Algorithm, env: Environment
+) -> Costs:
+    """Costs with those that only show where replicas wait for each other."""
+    memory = min(size for run in ran for size in run.process_bytes.values())
+    costs = replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=memory)
+    return replace(costs, wake=statistics.median(find_wake(costs, run, algorithm, env) for run in ran))
+
+
+def alone(findings: Findings) -> dict[str, float]:
+    """What exchanges take that go through one link, the largest of each kind, by name."""
+    usual = statistics.median(findings.speeds)
+    through_one = sorted((e for e in findings.exchanges if e.links == 1), key=lambda e: e.nbytes)
+    return {e.name: e.seconds / usual for e in through_one}
+
+
 def replan(plan: Plan, policy: Policy) -> Plan | None:
     """The plan of another policy that learns the same, with environments, groups and lag as they are; None: none is."""
     devices = max(f.devices * f.model for f in plan.fragments)
@@ -145,20 +184,19 @@ def replan(plan: Plan, policy: Policy) -> Plan | None:
 
 
 def split_plans(plan: Plan) -> Iterator[Plan | None]:
-    """Plans with two fragments, and of peers, by how much they tell: with two replicas, and with as many as can be."""
+    """Plans with two fragments, and of peers, by how much they tell: with few replicas, and with as many as can be."""
     most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
-    few = min(2, most)
     players, steppers, workers = SPLITS
-    yield in_two(plan, players, few)
-    if few > 1:
-        yield in_one(plan, few)
-    if most > few:
+    yield in_two(plan, players)
+    if most > 1:
+        yield in_one(plan, 2 if most % 2 == 0 else most)
         yield in_two(plan, players, most)
-    yield in_two(plan, steppers, few)
-    yield in_two(plan, workers, few)
-    if most > few:
+    yield in_two(plan, steppers)
+    yield in_two(plan, workers)
+    if most > 1:
         yield in_two(plan, steppers, most)
         yield in_two(plan, workers, most)
+    if most > 2:
         yield in_one(plan, most)
 
 
@@ -220,8 +258,9 @@ def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Enviro
     timings = {name: tuple(map(at_usual_speed, points.values())) for name, points in findings.timings.items()}
     ops = {name: ((envs, seconds / usual),) for name, (envs, seconds) in findings.ops.items()}
     per_node = min(findings.per_node, default=0.0) / usual
-    messages = [replace(m, seconds=m.seconds / usual) for m in findings.messages]
-    costs = Costs(ops=ops, links=link_costs(messages), timings=timings, per_node=per_node)
+    exchanges = [replace(e, seconds=e.seconds / usual) for e in findings.exchanges]
+    links, each = link_costs(exchanges), exchange_costs(exchanges)
+    costs = Costs(ops=ops, links=links, exchanges=each, timings=timings, per_node=per_node)
     dispatch, factors = dispatch_and_factors(timed_segments(costs, plan, algorithm, env))
     return replace(costs, dispatch=dispatch, factors=factors)
 
@@ -260,16 +299,28 @@ def timed_segments(costs: Costs, plan: Plan, algorithm: Algorithm, env: Environm
     return list(found.values())
 
 
-def link_costs(messages: list[MessageTime]) -> LinkCosts:
-    """What a message and a byte cost at each end: the line nearest to all that were timed, of which neither is less
-    than nothing."""
-    if not messages:
-        return LinkCosts()
-    sizes = np.array([(m.links, m.nbytes) for m in messages], float)
-    seconds = np.array([m.seconds for m in messages])
-    (message, byte), *_ = np.linalg.lstsq(sizes, seconds, rcond=None)
-    if message < 0:
-        message, byte = 0.0, float(seconds.sum() / sizes[:, 1].sum())
-    if byte < 0:
-        message, byte = float(seconds.sum() / sizes[:, 0].sum()), 0.0
-    return LinkCosts(cpu_per_message=float(message), cpu_per_byte=float(byte))
+def link_costs(exchanges: list[ExchangeTime]) -> LinkCosts:
+    """What a message and a byte cost at each end, by all exchanges that were timed."""
+    _, message, byte = nearest_line(exchanges, fixed=False)
+    return LinkCosts(cpu_per_message=message, cpu_per_byte=byte)
+
+
+def exchange_costs(exchanges: list[ExchangeTime]) -> dict[str, ExchangeCosts]:
+    """What each kind of exchange costs."""
+    kinds: dict[str, list[ExchangeTime]] = {}
+    for each in exchanges:
+        kinds.setdefault(each.name, []).append(each)
+    return {name: ExchangeCosts(*nearest_line(timed)) for name, timed in kinds.items()}
+
+
+def nearest_line(exchanges: list[ExchangeTime], fixed: bool = True) -> tuple[float, float, float]:
+    """A fixed part, and parts for each link and each byte, none of which is less than nothing.
+
+    The line has the least relative errors, so that small exchanges count as much as large ones.
+    """
+    if not exchanges:
+        return 0.0, 0.0, 0.0
+    seconds = np.array([max(e.seconds, 1e-9) for e in exchanges])
+    sizes = np.array([(float(fixed), e.links, e.nbytes / 1024) for e in exchanges])
+    (start, link, kilobyte), _ = nnls(sizes / seconds[:, None], np.ones(len(exchanges)))
+    return float(start), float(link), float(kilobyte) / 1024

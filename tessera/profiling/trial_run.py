@@ -1,81 +1,169 @@
-"""A short run on processes: what it takes to start, what each process holds, and what it takes to wake one of them."""
+"""Short runs on processes: what only shows there, where replicas wait for each other and cores sleep meanwhile."""
 
 from __future__ import annotations
 
+import json
+import statistics
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.local import LocalEngine
 from tessera.engines.replica.replica import make_training
-from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.costs import Costs, with_threads
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
+from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
+from tessera.program.compile import CHUNK
+from tessera.program.interfaces import Clock
 from tessera.program.shapes import slot_shapes
 from tessera.support.machine import cores
 
-SECONDS = 1.5
-"""How long it is timed."""
-LEAST_UPDATES, MOST_UPDATES = 5, 1024
+SECONDS = 0.8
+"""How long a run is timed, once with and once without stopwatches."""
+LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
 LONGEST_WAKE = 0.002
 SIMULATED_UPDATES = 20
 HALVINGS = 12
+COMPILING = 2
+"""Calls of the engine in which replicas compile."""
+LEAST_CALLS = 5
+"""First calls of a kind that are enough to tell how long they take."""
 
 
 @dataclass(frozen=True)
 class TrialRun:
     """What a run on processes has shown."""
 
+    plan: Plan
     start_seconds: float
     process_bytes: dict[str, int]
     """Fragment -> the most memory that one of its processes held."""
-    wake: float
-    """Seconds that it takes to wake a replica, so that the simulated run is as fast as this one."""
+    update_seconds: float
+    first_calls: dict[str, float]
+    """Segment, Op or exchange, by name -> seconds of those that were the first of their kind after a wait."""
 
 
-def trial_run(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, end: float) -> TrialRun | None:
-    """Run a plan on processes for a moment; None if the time is over."""
-    if time.monotonic() > end:
-        return None
+@dataclass(frozen=True)
+class FirstCallFiles:
+    """Records the first calls of every replica, in a folder."""
+
+    folder: str
+
+    def recorder(self, place: int, title: str, clock: Clock) -> FirstCallWriter:
+        """The stopwatch of one replica; it has a clock of its own."""
+        del title, clock
+        return FirstCallWriter(Path(self.folder) / f"{place}.json")
+
+
+class FirstCallWriter(FirstCalls):
+    """Keeps what comes between the reports of two calls of the engine, and writes it into a file at the end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self._flushes = path, 0
+
+    def flush(self) -> None:
+        """Forget what was timed while programs were compiled, and stop after the next call of the engine."""
+        self._flushes += 1
+        if self._flushes <= COMPILING + 1:  # one more for the start
+            self.clear()
+        else:
+            self.active = False
+
+    def close(self) -> None:
+        """Write the file."""
+        named = {**self.calls, **{name: calls for (_, name), calls in self.exchanges.items()}}
+        self._path.write_text(json.dumps({name: [list(call) for call in calls] for name, calls in named.items()}))
+
+
+def trial_run(plan: Plan, algorithm: Algorithm, env: Environment) -> TrialRun:
+    """Run a plan on processes for a moment: with a stopwatch in each of them, and then as it is."""
+    plan = replace(plan, engine="local")
+    with tempfile.TemporaryDirectory() as folder:
+        start_seconds, update_seconds, held = _run(plan, algorithm, env, FirstCallFiles(folder))
+        files = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
+    calls: dict[str, list[Call]] = {}
+    for found in files:
+        for name, timed in found.items():
+            calls.setdefault(name, []).extend(Call(*call) for call in timed)
+    middles = {
+        name: statistics.median(work.seconds for work in undisturbed(timed))
+        for name, timed in calls.items()
+        if len(timed) >= LEAST_CALLS
+    }
+    return TrialRun(plan, start_seconds, held, update_seconds, middles)
+
+
+def _run(
+    plan: Plan, algorithm: Algorithm, env: Environment, recording: FirstCallFiles
+) -> tuple[float, float, dict[str, int]]:
+    """Seconds to the first update, seconds of an update, and the memory of each fragment's processes."""
     begun = time.monotonic()
-    engine = LocalEngine(replace(plan, engine="local"), algorithm, env, 0, 1 << 20, note=lambda text: None)
+    engine = LocalEngine(plan, algorithm, env, 0, 1 << 20, note=lambda text: None, recording=recording)
     try:
         engine.start()
         engine.advance(1)
         started = time.monotonic() - begun
-        begun = time.monotonic()
-        engine.advance(1)
+        for _ in range(COMPILING - 1):
+            begun = time.monotonic()
+            engine.advance(1)
         updates = max(LEAST_UPDATES, min(MOST_UPDATES, int(SECONDS / (time.monotonic() - begun))))
+        engine.advance(updates)
         begun = time.monotonic()
         engine.advance(updates)
         seconds = (time.monotonic() - begun) / updates
-        held = {title: _most_bytes(pid) for title, pid in engine.processes().items()}
+        fragments: dict[str, int] = {}
+        for title, pid in engine.processes().items():
+            fragment = title.rpartition("/")[0]
+            fragments[fragment] = max(_most_bytes(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
-    fragments: dict[str, int] = {}
-    for title, size in held.items():
-        fragment = title.rpartition("/")[0]
-        fragments[fragment] = max(size, fragments.get(fragment, 0))
-    return TrialRun(started, fragments, find_wake(plan, algorithm, env, costs, seconds))
+    return started, seconds, fragments
 
 
-def find_wake(plan: Plan, algorithm: Algorithm, env: Environment, costs: Costs, seconds: float) -> float:
+def times_after_wait(costs: Costs, runs: Sequence[TrialRun], exchanges: Mapping[str, float]) -> dict[str, float]:
+    """By how much each segment, Op and exchange takes longer as the first of its kind after a wait.
+
+    Args:
+        costs: what calls take that follow on others.
+        runs: of two replicas each, which hold all environments.
+        exchanges: by name, what those of such replicas take.
+    """
+    threads = max(1, cores() // 2)
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for name, seconds in run.first_calls.items():
+            if name in costs.timings:
+                calls = with_threads(costs.timings[name], run.plan.envs, threads)
+                usual = statistics.median(work.seconds for work in calls)
+            elif name in exchanges:
+                usual = exchanges[name]
+            else:
+                continue
+            found.setdefault(name, []).append(max(0.0, seconds - usual))
+    return {name: statistics.median(more) for name, more in found.items()}
+
+
+def find_wake(costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
     """What waking a replica must take for a simulated update to take as long as a real one."""
-    shapes = slot_shapes(make_training(plan, algorithm, env), plan)  # the same in all of these simulations
+    shapes = slot_shapes(make_training(run.plan, algorithm, env), run.plan)  # the same in all of these simulations
 
     def simulated(wake: float) -> float:
         given = replace(costs, wake=wake)
-        engine = SimulatedEngine(plan, algorithm, env, given, cores(), shapes=shapes)
+        engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), shapes=shapes)
         return 1 / engine.run(SIMULATED_UPDATES).updates_per_second
 
     low, high = 0.0, LONGEST_WAKE
-    if simulated(low) >= seconds:
+    if simulated(low) >= run.update_seconds:
         return low
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if simulated(middle) < seconds else (low, middle)
+        low, high = (middle, high) if simulated(middle) < run.update_seconds else (low, middle)
     return (low + high) / 2
 
 

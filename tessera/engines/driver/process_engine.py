@@ -25,6 +25,7 @@ from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import horizon, make_training, updates_at, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
+from tessera.engines.replica.trace import Recording, TraceFile
 from tessera.envs.base import Environment, merge_totals
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
@@ -62,14 +63,17 @@ class ProcessEngine(MapReduce):
         restarts: int = 20,
         note: Callable[[str], None] = print,
         trace: str = "",
+        recording: Recording | None = None,
         logs: str = "",
         trust_network: bool = False,
     ) -> None:
         """`logs` is a folder for what replicas of other machines print; those of this one print here.
 
+        `trace` is a file for a timeline of all replicas, and `recording` what they are recorded by instead.
         `trust_network` allows replicas to listen where other machines can reach them, without a token.
         """
-        self.logs, self._x64, self._trace, self.trust_network = logs, wide_numbers(), trace, trust_network
+        self.logs, self._x64, self.trust_network = logs, wide_numbers(), trust_network
+        self._recording = recording or (TraceFile(trace) if trace else None)
         self._options: dict[str, Any] = {
             "timeout": timeout, "start_timeout": start_timeout, "restarts": restarts, "note": note,
         }  # fmt: skip
@@ -91,7 +95,7 @@ class ProcessEngine(MapReduce):
         shards = shards_of(algorithm, server.replicas) if server.sharded else None
         self.link_specs = make_link_specs(plan, self.routes, self.shapes, shards)
         self._jobs = [
-            Job(plan, algorithm, env, i, r, k, seed, horizon, self._x64, self._trace)
+            Job(plan, algorithm, env, i, r, k, seed, horizon, self._x64, self._recording)
             for k, (i, r, _) in enumerate(plan.places)
         ]
         self._options["deaths"] = DeathCounts.none(len(self._jobs))

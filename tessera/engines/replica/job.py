@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.replica.trace import Recording
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 
@@ -22,8 +23,8 @@ class Job:
     seed: int
     horizon: int
     x64: bool
-    trace: str = ""
-    """File for a trace; empty: none is written."""
+    recording: Recording | None = None
+    """What the replica is recorded by, if by anything."""
     is_successor: bool = False
     """Whether it takes the place of a replica that died."""
     life: int = 0

@@ -29,7 +29,6 @@ from tessera.engines.replica.takeover import (
     take_over,
     take_over_mirrored,
 )
-from tessera.engines.replica.trace import TraceWriter
 from tessera.envs.base import HostEnvironment
 from tessera.program.agents import own_training
 from tessera.program.compile import CHUNK
@@ -66,8 +65,8 @@ class ReplicaProcess:
         begun = (job.base + self.control.done, job.life) if job.life else (0, 0)
         self.replica = Replica(job.plan, training, programs, routes, *whose, *ends, begun=begun)
         self.replica.clock = clock
-        if job.trace:
-            self.replica.tracer = TraceWriter(job.trace, job.place, self.replica.title, clock)
+        if job.recording is not None:
+            self.replica.record(job.recording.recorder(job.place, self.replica.title, clock))
         for program in (programs.reset, programs.start, programs.updates):
             self._note_compiling(program)
         self._last_report = (clock(), 0)

@@ -20,7 +20,7 @@ from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route
 from tessera.channels.value_operations import ARRAYS
 from tessera.engines.replica.reports import ReplicaReport, by_update, split_info
-from tessera.engines.replica.trace import TraceWriter
+from tessera.engines.replica.trace import Recorder
 from tessera.envs.base import Environment, HostEnvironment, HostVector, InfoTotals, merge_totals
 from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
@@ -141,13 +141,17 @@ class Replica:
         self._reports: list[ReplicaReport] = []
         self._info: InfoTotals = {}
         self._faults = FaultWatch(training.env.name, s)
-        self.tracer: TraceWriter | None = None
+        self.tracer: Recorder | None = None
         self.scheduler: Scheduler = OverlapScheduler()
         self.clock: Clock = time.monotonic
         versions = make_versions(plan, training.algorithm, fragment)
         self.port = ReplicaPort(plan, routes, fragment, number, versions, link, peer_exchange)
         self.takeover: Takeover | None = None
         """Stands before the port while this replica catches up with a predecessor."""
+
+    def record(self, recorder: Recorder) -> None:
+        """Have all that it does from now on recorded."""
+        self.tracer, self.clock = recorder, recorder.clock
 
     @property
     def title(self) -> str:
@@ -247,7 +251,8 @@ class Replica:
             self.takeover = None
         self.slots["count"] = np.int32(count)
         self.port.versions.filling = program is not self.programs.updates
-        return drive(program, self.slots, port or self.takeover or self.port, self.tracer, self.scheduler, self.clock)
+        tracer = self.tracer if self.tracer is not None and self.tracer.active else None
+        return drive(program, self.slots, port or self.takeover or self.port, tracer, self.scheduler, self.clock)
 
     def note_reports(self, count: int) -> None:
         """Keep the reports of a program that has ended, of `count` updates."""

@@ -8,9 +8,9 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tessera.program.interfaces import Clock
+from tessera.program.interfaces import Clock, Tracer
 from tessera.program.nodes import WIRING, Every, Node, Op, Recv, Repeat, Segment, Send
 
 ACTIVITIES = {"env": "stepping", "act": "acting", "store": "storing", "grad": "learning", "apply": "learning"}
@@ -31,6 +31,42 @@ class Span:
     end: float
 
 
+class Recorder(Tracer, Protocol):
+    """Records what one replica does."""
+
+    @property
+    def clock(self) -> Clock:
+        """Gives the time that spans begin with."""
+
+    @property
+    def active(self) -> bool:
+        """Whether spans are to be recorded: each then ends when its work is done, which keeps work from overlapping."""
+
+    def flush(self) -> None:
+        """Note that the replica reports the updates that it has made."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class Recording(Protocol):
+    """What replicas of a run are recorded by. It is sent to their processes."""
+
+    def recorder(self, place: int, title: str, clock: Clock) -> Recorder:
+        """The recorder of one replica, in its process."""
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A timeline of every replica, in a file."""
+
+    path: str
+
+    def recorder(self, place: int, title: str, clock: Clock) -> TraceWriter:
+        """What appends the spans of one replica."""
+        return TraceWriter(self.path, place, title, clock)
+
+
 class TraceWriter:
     """Appends the spans of one replica to a file; its successor goes on in the same file.
 
@@ -38,7 +74,7 @@ class TraceWriter:
     """
 
     def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
-        self._place, self._clock = place, clock
+        self._place, self.clock, self.active = place, clock, True
         self._names: dict[int, str] = {}
         self._last: Span | None = None
         self._written = clock()
@@ -52,7 +88,7 @@ class TraceWriter:
 
     def span(self, node: Node, begin: float, waiting: bool = False) -> float:
         """Record that a node ran, or waited, from `begin` until now; returns now."""
-        end = self._clock()
+        end = self.clock()
         name = self._names.get(id(node))
         if name is None:
             name = self._names[id(node)] = activity(node)

@@ -89,6 +89,19 @@ class LinkCosts:
 
 
 @dataclass(frozen=True)
+class ExchangeCosts:
+    """What one end works for an exchange: all messages of one slot, which may come through several links."""
+
+    fixed: float = 0.0
+    per_link: float = 0.0
+    per_byte: float = 0.0
+
+    def cpu_seconds(self, links: int, nbytes: int) -> float:
+        """Work on messages through so many links, with so many bytes in all."""
+        return self.fixed + links * self.per_link + nbytes * self.per_byte
+
+
+@dataclass(frozen=True)
 class Costs:
     """What an algorithm costs in an environment on a kind of machine."""
 
@@ -97,6 +110,9 @@ class Costs:
     dispatch: float = 0.0
     """Seconds to begin a segment."""
     links: LinkCosts = field(default_factory=LinkCosts)
+    """Of messages within a machine whose exchange is not among `exchanges`."""
+    exchanges: Mapping[str, ExchangeCosts] = field(default_factory=dict)
+    """Exchange within a machine (`exchange_name`) -> what it costs at that end."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """Kind of a segment (`work_kind`) -> what the costs of its Ops are multiplied by; 1 if it is not named."""
     timings: Mapping[str, tuple[Timing, ...]] = field(default_factory=dict)
@@ -105,6 +121,9 @@ class Costs:
     """Seconds that Python takes between two nodes."""
     wake: float = 0.0
     """Seconds that it takes a core to wake a replica that waits, and to look again for what it waits for."""
+    after_wait: Mapping[str, float] = field(default_factory=dict)
+    """Name of a segment, an Op or an exchange -> by how much it takes longer as the first of its kind after a wait:
+    cores have slept, and caches hold something else."""
     remote_links: LinkCosts = field(default_factory=LinkCosts)
     """Messages between machines, besides the network: serialising, a call of Ray, its object store."""
     slowdown: tuple[float, ...] = ()
@@ -136,6 +155,13 @@ class Costs:
             self._arrays[key] = np.asarray(self._calls_of(name, timed, envs, threads)).T
         return self._arrays[key]
 
+    def exchange_seconds(self, slot: str, sends: bool, links: int, nbytes: int) -> float:
+        """Work at one end of an exchange within a machine: through so many links, with so many bytes in all."""
+        known = self.exchanges.get(exchange_name(slot, sends))
+        if known is not None:
+            return known.cpu_seconds(links, nbytes)
+        return links * self.links.cpu_per_message + nbytes * self.links.cpu_per_byte
+
     def seconds(self, node: Node, envs: int, count: int) -> float:
         """Work of a segment or an Op, from its Ops."""
         match node:
@@ -165,6 +191,11 @@ class Costs:
         if key not in self._known:
             self._known[key] = with_threads(timed, envs, threads)
         return self._known[key]
+
+
+def exchange_name(slot: str, sends: bool) -> str:
+    """The name of an exchange in a table of costs: `send params`, `receive gradients`."""
+    return f"{'send' if sends else 'receive'} {slot}"
 
 
 def op_name(op: Op) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tessera.engines.simulated.costs import Costs, Curve, LinkCosts, Timing, Work
+from tessera.engines.simulated.costs import Costs, Curve, ExchangeCosts, LinkCosts, Timing, Work
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.data_files import read_data
 
@@ -23,6 +23,8 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
         "ops": {name: [list(point) for point in curve] for name, curve in costs.ops.items()},
         "timings": timings_to_json(costs.timings),
         "factors": dict(costs.factors),
+        "after_wait": dict(costs.after_wait),
+        "exchanges": {name: dataclasses.asdict(exchange) for name, exchange in costs.exchanges.items()},
         "links": dataclasses.asdict(costs.links),
         "remote_links": dataclasses.asdict(costs.remote_links),
         "slowdown": list(costs.slowdown),
@@ -60,12 +62,13 @@ def costs_from_json(data: Any, where: str) -> Costs:
                 fields[key] = {name: _curve(curve, f"{at}[{name!r}]") for name, curve in _table(value, at).items()}
             case "timings":
                 fields[key] = timings_from_json(value, at)
-            case "factors":
+            case "factors" | "after_wait":
                 fields[key] = {name: _number(x, f"{at}[{name!r}]") for name, x in _table(value, at).items()}
             case "links" | "remote_links":
-                names = [f.name for f in dataclasses.fields(LinkCosts)]
-                given = _table(value, at, names)
-                fields[key] = LinkCosts(**{name: _number(x, f"{at}.{name}") for name, x in given.items()})
+                fields[key] = LinkCosts(**_numbers(value, at, LinkCosts))
+            case "exchanges":
+                each = _table(value, at).items()
+                fields[key] = {name: ExchangeCosts(**_numbers(x, f"{at}[{name!r}]", ExchangeCosts)) for name, x in each}
             case "slowdown":
                 fields[key] = tuple(_number(x, at, positive=True) for x in _list(value, at))
             case "process_memory":
@@ -78,6 +81,12 @@ def costs_from_json(data: Any, where: str) -> Costs:
 def timings_from_json(data: Any, where: str) -> dict[str, tuple[Timing, ...]]:
     """The timings that `timings_to_json` described."""
     return {name: _timings(timed, f"{where}[{name!r}]") for name, timed in _table(data, where).items()}
+
+
+def _numbers(data: Any, where: str, kind: type[LinkCosts | ExchangeCosts]) -> dict[str, float]:
+    """Fields of a dataclass that has numbers only."""
+    given = _table(data, where, [f.name for f in dataclasses.fields(kind)])
+    return {name: _number(x, f"{where}.{name}") for name, x in given.items()}
 
 
 def _curve(data: Any, where: str) -> Curve:

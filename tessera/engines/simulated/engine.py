@@ -22,10 +22,21 @@ from tessera.algorithms.contract import Algorithm
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import Route, make_routes
+from tessera.channels.shared_memory import SPIN_SECONDS
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
 from tessera.engines.simulated.accounts import Accounts
-from tessera.engines.simulated.costs import NO_WORK, Costs, Work, is_counted, is_host, op_name, ops_in, work_kind
+from tessera.engines.simulated.costs import (
+    NO_WORK,
+    Costs,
+    Work,
+    is_counted,
+    is_host,
+    node_name,
+    op_name,
+    ops_in,
+    work_kind,
+)
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
@@ -36,7 +47,7 @@ from tessera.engines.simulated.replica import SimulatedReplica, count_ages, driv
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
 from tessera.engines.simulated.virtual_time import Cores, Processor, VirtualTime
-from tessera.engines.simulated.wiring import Wiring
+from tessera.engines.simulated.wiring import Wiring, count_links
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
 from tessera.graph.disciplines import Newest, Shared, Sync
@@ -100,6 +111,7 @@ class SimulatedEngine:
             time=self.time,
             wake=self._wake,
             charge=self._charge,
+            counts=count_links(specs),
         )
         self.links = {name: wiring.make_link(name, spec) for name, spec in specs.items()}
         self._groups = wiring.make_groups(self.links)
@@ -217,9 +229,12 @@ class SimulatedEngine:
         """Have a replica look again if it waits for an exchange on a channel."""
         replica = self.replicas[place]
         if isinstance(replica.waits, Send | Recv) and replica.waits.channel == channel:
+            begun = replica.began_to_wait
             self._count_waiting(replica)
             replica.waits = None
             replica.debt += self.costs.wake
+            if self.time.now - begun > SPIN_SECONDS:
+                replica.called.clear()
             self._advance(replica)
 
     def _count_waiting(self, replica: SimulatedReplica) -> None:
@@ -231,9 +246,17 @@ class SimulatedEngine:
                 replica.tracer.span(node, begun, waiting=True)
         replica.waits_since = self.time.now
 
-    def _charge(self, place: int, seconds: float) -> float:
-        self.replicas[place].debt += seconds
-        return self.replicas[place].debt
+    def _charge(self, place: int, seconds: float, name: str) -> float:
+        replica = self.replicas[place]
+        replica.debt += seconds + self._extra(replica, name)
+        return replica.debt
+
+    def _extra(self, replica: SimulatedReplica, name: str) -> float:
+        """By how much something takes longer if it is the first of its kind after a wait."""
+        if name in replica.called:
+            return 0.0
+        replica.called.add(name)
+        return self.costs.after_wait.get(name, 0.0)
 
     def _advance(self, replica: SimulatedReplica) -> None:
         """Let a replica go on until it works or waits."""
@@ -263,6 +286,7 @@ class SimulatedEngine:
                     self._work(replica, NO_WORK)
                 case _:
                     replica.waits, replica.waits_since, goes_on = node, self.time.now, False
+                    replica.began_to_wait = self.time.now
 
     def _is_there(self, replica: SimulatedReplica, node: Node, slots: Iterable[str]) -> bool:
         """Whether what slots hold is made; if not, the replica stands at the node until it is."""
@@ -281,7 +305,7 @@ class SimulatedEngine:
         if not self._is_there(replica, node, op.reads):
             return False
         work = self._draw(replica, op)
-        replica.debt += self.costs.per_node
+        replica.debt += self.costs.per_node + self._extra(replica, node_name(op))
         self._write(replica, op, 0)
         return self._work(replica, work, replica.cores if is_host(op) else replica.processor, op)
 
@@ -306,7 +330,8 @@ class SimulatedEngine:
 
     def _run_segment(self, replica: SimulatedReplica, segment: Segment) -> bool:
         """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
-        work = self._draw(replica, segment)
+        work, more = self._draw(replica, segment), self._extra(replica, node_name(segment))
+        work = Work(work.seconds + more, work.cpu_seconds + more)
         replica.debt += self.costs.per_node
         read = {token.job for s in self._known_effects(segment)[0] if isinstance(token := replica.slots.get(s), Token)}
         replica.jobs += 1

@@ -76,7 +76,7 @@ class CollectiveGroup:
     def join(self, place: int, value: Token) -> None:
         """One peer's part."""
         self._values[place] = there(value)
-        work = self._charge(place, self._costs.cpu_seconds(int(self._ring.bytes_of_peer(self._nbytes))))
+        work = self._charge(place, self._costs.cpu_seconds(int(self._ring.bytes_of_peer(self._nbytes))), "")
         self._ready = max(self._ready, self._time.now + work)
         if len(self._values) == len(self._places):
             self._ring.count_bytes(self._nbytes)

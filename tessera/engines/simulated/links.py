@@ -17,8 +17,9 @@ from tessera.engines.simulated.network import NetworkCard, transmit
 from tessera.engines.simulated.tokens import there
 from tessera.engines.simulated.virtual_time import Event, VirtualTime
 
-Charge = Callable[[int, float], float]
-"""Gives a replica, by its place, seconds of work to do; how much it has to do in all."""
+Charge = Callable[[int, float, str], float]
+"""Gives a replica, by its place, seconds of work to do with an exchange, by its name (empty: of no matter); how much it
+has to do in all."""
 
 
 def message_bytes(shape: Any) -> int:
@@ -99,6 +100,18 @@ class LinkEnd:
         return self.costs.latency + (0.0 if self.cards is None else max(card.latency for card in self.cards))
 
 
+@dataclass(frozen=True)
+class LinkWork:
+    """What a message of a link within a machine is to its two ends, in seconds."""
+
+    sending: str
+    """The name of the exchange at the writer's end."""
+    send: float
+    receiving: str
+    receive: dict[int, float]
+    """Place of a reader -> its work."""
+
+
 class SimulatedLink:
     """A queue or register; it wakes its ends when they may look again, and has them pay for what they send and take."""
 
@@ -107,6 +120,7 @@ class SimulatedLink:
         spec: LinkSpec,
         nbytes: int,
         stands_for: float,
+        work: LinkWork,
         ends: dict[int, LinkEnd],
         time: VirtualTime,
         wake: Callable[[int], None],
@@ -115,7 +129,7 @@ class SimulatedLink:
     ) -> None:
         """`stands_for` is of the writer, `ends` are by node, `wake` makes a replica look again, by its place, and
         `rates` are of messages that each place sends."""
-        self._rates = rates
+        self._rates, self._work = rates, work
         self._stands_for = stands_for
         self.nbytes, self.ends, self.register, self.capacity = nbytes, ends, spec.register, spec.capacity
         self.messages: dict[int, Message] = {}
@@ -161,11 +175,11 @@ class SimulatedLink:
         """Have the writer work on a message: within a node once, else for each reader; what it owes in all."""
         costs = next(iter(self.ends.values())).costs
         if all(end.cards is None for end in self.ends.values()):
-            return self._charge(self._spec.writer, times * costs.cpu_seconds(self.nbytes))
+            return self._charge(self._spec.writer, times * self._work.send, self._work.sending)
         calls = sum(end.copies_sent for end in ends if not self._answers(end))
         stored = 1.0 if self.nbytes >= INLINE_BYTES else sum(end.copies_sent for end in ends)
         work = calls * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
-        return self._charge(self._spec.writer, times * work)
+        return self._charge(self._spec.writer, times * work, "")
 
     def _answers(self, end: LinkEnd) -> bool:
         """Whether params travel with replies, which take no call, since the readers send messages often enough."""
@@ -180,7 +194,7 @@ class SimulatedLink:
             if end.cards:
                 call = 0.0 if self._answers(end) else end.costs.cpu_per_message
                 for place in end.places:
-                    self._charge(place, call + self.nbytes * end.costs.cpu_per_byte)
+                    self._charge(place, call + self.nbytes * end.costs.cpu_per_byte, "")
                 if number + 1 < self._submitted:  # newer ones were published meanwhile: the newest is next
                     newest = self._submitted - 1
                     self._send([end], newest, self.messages[newest])
@@ -197,6 +211,10 @@ class SimulatedLink:
         self.taken[reader] += count
         while self._first < self._submitted and self._first not in self._left:
             self._first += 1
-        self._charge(self._spec.readers[reader], count * end.copies_received * end.costs.cpu_seconds(self.nbytes))
+        place, copies = self._spec.readers[reader], count * end.copies_received
+        if all(other.cards is None for other in self.ends.values()):
+            self._charge(place, copies * self._work.receive[place], self._work.receiving)
+        else:
+            self._charge(place, copies * end.costs.cpu_seconds(self.nbytes), "")
         if full and self.can_send():
             self._time.after(end.latency, lambda: self._wake(self._spec.writer))

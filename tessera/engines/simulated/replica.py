@@ -41,6 +41,10 @@ class SimulatedReplica:
         self.waits: Node | None = None
         """The exchange that it waits for."""
         self.waits_since = 0.0
+        """When it began to wait, or when measuring did."""
+        self.began_to_wait = 0.0
+        self.called: set[str] = set()
+        """Segments, Ops and exchanges, by name, that were called since it last waited."""
         self.waited: defaultdict[str, float] = defaultdict(float)
         """Slot -> seconds that it waited to send or to receive it."""
         self.debt = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,14 +13,24 @@ from tessera.channels.port import HEADER
 from tessera.channels.routes import Route
 from tessera.channels.rpc.outbox import EventRate
 from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
-from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.costs import Costs, exchange_name
 from tessera.engines.simulated.deployment import Deployment
 from tessera.engines.simulated.exchanges import CollectiveGroup, PeerRing
-from tessera.engines.simulated.links import Charge, LinkEnd, SimulatedLink, message_bytes
+from tessera.engines.simulated.links import Charge, LinkEnd, LinkWork, SimulatedLink, message_bytes
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.virtual_time import VirtualTime
 from tessera.program.exchange import Shards
 from tessera.program.shapes import Shapes, message_shape
+
+
+def count_links(specs: Mapping[LinkName, LinkSpec]) -> Counter[tuple[int, int, bool]]:
+    """Links of each exchange: channel, place, whether it sends."""
+    counts: Counter[tuple[int, int, bool]] = Counter()
+    for (channel, _), spec in specs.items():
+        counts[channel, spec.writer, True] += 1
+        for place in spec.readers:
+            counts[channel, place, False] += 1
+    return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +51,8 @@ class Wiring:
     """Stream -> receptions of all replicas, and of those that are simulated, if each message is sent once."""
     rates: defaultdict[int, EventRate] = field(default_factory=lambda: defaultdict(EventRate))
     """Place -> how often it sends messages."""
+    counts: Counter[tuple[int, int, bool]]
+    """Links of an exchange: channel, place, whether it sends."""
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Bytes of what a place sends of a slot, to all of its receivers if each has a link of its own."""
 
@@ -80,7 +92,20 @@ class Wiring:
             agents = len(plan.fragments[channel.source].agents[p]) if plan.fragments[channel.source].agents else 0
             nbytes = message_bytes(message_shape(plan, self.shapes, channel.slot, carried, self.shards, agents))
         self.sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
-        return SimulatedLink(spec, nbytes, stands_for, ends, self.time, partial(self.wake, k), self.charge, self.rates)
+        work = self._work(k, channel.slot, spec, nbytes)
+        return SimulatedLink(
+            spec, nbytes, stands_for, work, ends, self.time, partial(self.wake, k), self.charge, self.rates
+        )
+
+    def _work(self, channel: int, slot: str, spec: LinkSpec, nbytes: int) -> LinkWork:
+        """What one message is to both ends: its share of their exchanges."""
+
+        def share(place: int, sends: bool) -> float:
+            links = self.counts[channel, place, sends]
+            return self.costs.exchange_seconds(slot, sends, links, links * nbytes) / links
+
+        received = {place: share(place, False) for place in spec.readers}
+        return LinkWork(exchange_name(slot, True), share(spec.writer, True), exchange_name(slot, False), received)
 
     def make_groups(self, links: dict[LinkName, SimulatedLink]) -> dict[int, CollectiveGroup]:
         """Channel -> peers on several nodes that all wait for all: what they exchange goes round in a ring."""
