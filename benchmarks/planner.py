@@ -1,11 +1,13 @@
-"""Is the planner right? Predicted and measured steps/s of many plans, and what its choice loses against the best.
+"""Is the planner right? Predicted and measured steps/s, lag and memory of many plans, and what its choice loses.
 
     python benchmarks/planner.py                         all pairs on this machine
     python benchmarks/planner.py --pairs ppo-cartpole --rounds 5
     python benchmarks/planner.py --page                  and write docs/planner.md
+    python benchmarks/planner.py --pairs ppo-bimodal --plans "env@2/act+store+grad@2/apply" auto
 
 For each pair of an algorithm and an environment a profile is taken, and every plan is predicted from it alone. Then all
-plans are started, and run in turn, round after round. Nothing is fitted to what is measured here.
+plans are started, and run in turn, round after round. Nothing is fitted to what is measured here. `auto` is the plan
+that the search chooses.
 """
 
 from __future__ import annotations
@@ -16,21 +18,26 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from tessera import algorithms
+from tessera.channels.link import Flow
 from tessera.cli.profile import progress_bar
 from tessera.engines.factory import make_engine
+from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
-from tessera.profiling.profile import circumstances
+from tessera.planning.search import search_plans
+from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
+from tessera.profiling.trial_run import most_bytes
 from tessera.support.machine import cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -43,8 +50,17 @@ PAIRS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ppo-sleeping": ("ppo", "py:sleeping_env.SleepingEnv", {}),
     "ppo-breakout-device": ("ppo", "gymnax:Breakout-MinAtar", {}),
 }
+MORE_PAIRS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ppo-bimodal": ("ppo", "py:sleeping_env.BimodalEnv", {}),
+    "impala-cartpole": ("impala", "CartPole-v1", {}),
+    "ppo-pong": ("ppo", "ale:pong", {}),
+}
+"""Pairs that are run when they are named."""
+AUTO = "auto"
+RULE = "fused:devices=1"
+"""What is chosen where no profile is known."""
 PLANS = (
-    "fused:devices=1",
+    RULE,
     "single_learner_coarse:actors=1",
     "single_learner_coarse:actors=2",
     "single_learner_coarse:actors=4",
@@ -52,7 +68,11 @@ PLANS = (
     "multi_learner:learners=2",
     "central:workers=2",
     "split_inference:workers=2",
+    "env+act@2/store+grad/apply",
+    AUTO,
 )
+ASYNCHRONOUS = ("single_learner_coarse:actors=2,mode=async", "central:workers=2,mode=async")
+"""Plans that learn by another recipe: their speed and lag are predicted, but they are not compared with the others."""
 SIMULATED_UPDATES = 40
 WINDOW = 0.5
 """Seconds that one call of an engine takes, about."""
@@ -64,6 +84,7 @@ class Options:
 
     pairs: tuple[str, ...] = tuple(PAIRS)
     plans: tuple[str, ...] = PLANS
+    asynchronous: tuple[str, ...] = ASYNCHRONOUS
     rounds: int = 5
     """Times that each plan is measured."""
     seconds: float = 3.0
@@ -74,19 +95,29 @@ class Options:
     """Take a profile even if one is saved."""
     output: Path | None = None
     """File for all figures, as JSON, after each pair."""
+    inputs: tuple[Path, ...] = ()
+    """Such files, of runs before: their figures are shown, or written with --page, and nothing is run."""
     page: bool = False
     """Write docs/planner.md and docs/planner.png."""
 
 
 @dataclass
-class Measured:
-    """One plan."""
+class Row:
+    """One plan: what was predicted, and what was measured."""
 
     plan: str
+    colouring: str
+    asynchronous: bool
     predicted: float
-    lag_predicted: float = 0.0
-    bottleneck: str = ""
+    bottleneck: str
+    scalars: float
+    """Steps/s by three numbers: what playing, learning and applying take."""
+    lag_predicted: float
+    memory_predicted: dict[str, int]
+    """Fragment -> bytes of one of its processes."""
     measured: list[float] = field(default_factory=list)
+    lag: float = 0.0
+    memory: dict[str, int] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -99,35 +130,129 @@ class Measured:
         half = 1.96 * statistics.stdev(self.measured) / math.sqrt(len(self.measured)) if len(self.measured) > 1 else 0.0
         return self.mean - half, self.mean + half
 
+    @property
+    def error(self) -> float:
+        """Of the prediction, relative to what was measured."""
+        return self.predicted / self.mean - 1
 
-def run_pair(name: str, options: Options) -> dict[str, Any]:
+    @property
+    def memory_errors(self) -> list[float]:
+        """Of each fragment whose processes were seen."""
+        return [self.memory_predicted[title] / held - 1 for title, held in self.memory.items()]
+
+    @property
+    def lag_is_near(self) -> bool:
+        """Whether the mean lag is within 20 %, or 0.3 updates."""
+        return abs(self.lag_predicted - self.lag) <= max(0.2 * self.lag, 0.3)
+
+
+@dataclass
+class Pair:
+    """All plans of one algorithm in one environment."""
+
+    name: str
+    profile_seconds: float
+    rows: list[Row]
+
+    @property
+    def compared(self) -> list[Row]:
+        """Plans that learn the same, the fastest first."""
+        return sorted((r for r in self.rows if not r.asynchronous), key=lambda r: -r.mean)
+
+    def regret(self, chosen: Row) -> float:
+        """By how much a plan is slower than the fastest one, beyond the intervals of both."""
+        best = self.compared[0]
+        return 0.0 if chosen is best else max(0.0, 1 - chosen.interval[1] / best.interval[0])
+
+    @property
+    def chosen(self) -> Row:
+        """The choice of the search, or of all plans here that with the highest prediction."""
+        found = [r for r in self.compared if r.plan == AUTO]
+        return found[0] if found else max(self.compared, key=lambda r: r.predicted)
+
+    @property
+    def tau(self) -> float:
+        """Kendall's, over pairs of plans whose measured intervals are disjoint."""
+        agree = total = 0
+        rows = self.compared
+        for i, a in enumerate(rows):
+            for b in rows[i + 1 :]:
+                (a_low, a_high), (b_low, b_high) = a.interval, b.interval
+                if a_low > b_high or b_low > a_high:
+                    total += 1
+                    agree += 1 if (a.predicted - b.predicted) * (a.mean - b.mean) > 0 else -1
+        return agree / total if total else 1.0
+
+
+def run_pair(name: str, options: Options) -> Pair:
     """Predict and measure all plans of one pair."""
-    algorithm, env, settings = PAIRS[name]
+    algorithm, env, settings = {**PAIRS, **MORE_PAIRS}[name]
     chosen = algorithms.get(algorithm)(**settings)
     bound, environment, base = prepare_plan(chosen, env, None)
     profile = saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, seconds=options.budget)
-    print(f"  {profile.seconds:.0f} s, links {profile.costs.links}, wake {profile.costs.wake*1e6:.0f} us, factors {profile.costs.factors}", flush=True)
-    rows, running = [], []
+    rows: list[Row] = []
+    running: list[Running] = []
     try:
-        for text in options.plans:
+        for text in (*options.plans, *options.asynchronous):
             try:
-                bound, environment, plan = prepare_plan(
-                    chosen, env, text, envs=base.envs, groups=base.groups, lag=base.lag
-                )
-                found = SimulatedEngine(plan, bound, environment, profile.costs, cores()).run(SIMULATED_UPDATES)
+                policy = _choice(chosen, env, profile) if text == AUTO else text
+                shape = {"envs": base.envs, "groups": base.groups, "lag": base.lag}
+                bound, environment, plan = prepare_plan(chosen, env, policy, **shape)
+                row = predict(text, policy, plan, bound, environment, profile)
             except TesseraError as error:
                 print(f"  {text}: {error}")
                 continue
-            lag = found.flows["experience"].lag_mean if "experience" in found.flows else 0.0
-            rows.append(Measured(text, found.steps_per_second, lag, found.bottleneck))
+            rows.append(row)
             running.append(Running(plan, bound, environment))
         for _ in range(options.rounds):
             for row, run in zip(rows, running, strict=True):
                 row.measured.append(run.measure(options.seconds))
+        for row, run in zip(rows, running, strict=True):
+            row.lag, row.memory = run.lag, run.memory()
     finally:
         for run in running:
             run.close()
-    return report(name, rows)
+    pair = Pair(name, profile.seconds, rows)
+    show(pair)
+    return pair
+
+
+def _choice(algorithm: Any, env: str, profile: Profile) -> str:
+    """The colouring that the search chooses."""
+    return search_plans(algorithm, env, profile.costs, profile.machine).best.policy.name
+
+
+def predict(text: str, colouring: str, plan: Plan, algorithm: Any, env: Any, profile: Profile) -> Row:
+    """What is predicted of a plan."""
+    there = profile.machine
+    found = SimulatedEngine(plan, algorithm, env, profile.costs, there.cores, there.accelerators).run(SIMULATED_UPDATES)
+    return Row(
+        plan=text,
+        colouring=colouring,
+        asynchronous=plan.asynchronous,
+        predicted=found.steps_per_second,
+        bottleneck=found.bottleneck,
+        scalars=by_three_scalars(plan, profile.costs, algorithm, env),
+        lag_predicted=oldest(found.flows),
+        memory_predicted=found.memory,
+    )
+
+
+def by_three_scalars(plan: Plan, costs: Costs, algorithm: Any, env: Any) -> float:
+    """Steps/s by what playing, learning and applying take alone, shared out over replicas; fragments overlap, and
+    messages, waiting and the number of cores are left out: what tools do that ask for three numbers."""
+    alone = prepare_plan(algorithm, env, "env+act/store+grad/apply", envs=plan.envs, groups=plan.groups, lag=plan.lag)
+    found = SimulatedEngine(alone[2], alone[0], alone[1], costs, cores=64).run(10)
+    seconds = {title: busy / found.updates_per_second for title, busy in found.busy.items()}
+    play, learn, apply = (seconds[title] for title in ("env+act", "store+grad", "apply"))
+    of = {"env": play / 2, "act": play / 2, "store": learn / 2, "grad": learn / 2, "apply": apply}
+    slowest = max(sum(of[o] for o in f.operators) / f.replicas for f in plan.fragments)
+    return plan.envs * algorithm.schedule.steps / slowest
+
+
+def oldest(flows: dict[str, Flow]) -> float:
+    """The mean lag of the stream that is the oldest."""
+    return max((flow.lag_mean for flow in flows.values() if flow.lags), default=0.0)
 
 
 class Running:
@@ -136,6 +261,7 @@ class Running:
     def __init__(self, plan: Plan, algorithm: Any, env: Any) -> None:
         self.steps = float(plan.envs_per_update) * algorithm.schedule.steps
         rest: dict[str, Any] = {"trace": ""} if plan.engine == "serial" else {"note": lambda text: None}
+        self.flows: dict[str, Flow] = {}
         self.engine = make_engine(plan, algorithm, env, 0, 1 << 24, None, **rest)
         self.engine.start()
         for _ in range(3):
@@ -144,11 +270,25 @@ class Running:
         self.chunk = max(1, min(1024, int(WINDOW / (time.perf_counter() - begun))))
         self.engine.advance(self.chunk)
 
+    @property
+    def lag(self) -> float:
+        """Mean lag while it was measured."""
+        return oldest(self.flows)
+
+    def memory(self) -> dict[str, int]:
+        """Fragment -> the most that one of its processes has held."""
+        held: dict[str, int] = {}
+        for title, pid in getattr(self.engine, "processes", dict)().items():
+            fragment = title.rpartition("/")[0]
+            held[fragment] = max(most_bytes(pid), held.get(fragment, 0))
+        return held
+
     def measure(self, seconds: float) -> float:
         """Steps/s."""
         begun, updates = time.perf_counter(), 0
         while time.perf_counter() - begun < seconds:
-            self.engine.advance(self.chunk, ahead=self.chunk)
+            for stream, flow in self.engine.advance(self.chunk, ahead=self.chunk).flows.items():
+                self.flows.setdefault(stream, Flow()).merge(flow)
             updates += self.chunk
         rate = updates * self.steps / (time.perf_counter() - begun)
         while self.engine.pending:
@@ -160,53 +300,61 @@ class Running:
         self.engine.close()
 
 
-def report(name: str, rows: list[Measured]) -> dict[str, Any]:
-    """Print and return what was found."""
-    rows = sorted(rows, key=lambda r: -r.mean)
-    chosen = max(rows, key=lambda r: r.predicted)
-    best = rows[0]
-    regret = max(0.0, 1 - chosen.interval[1] / best.interval[0])
-    errors = sorted(abs(r.predicted / r.mean - 1) for r in rows)
-    print(f"{name}: chosen {chosen.plan}, best {best.plan}, regret {regret:.1%}, tau {tau(rows):.2f}")
-    for r in rows:
+def show(pair: Pair) -> None:
+    """Print what was found."""
+    print(f"{pair.name}: chosen {pair.chosen.colouring}, best {pair.compared[0].colouring}, ", end="")
+    print(f"regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, profile {pair.profile_seconds:.0f} s")
+    for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:
         low, high = r.interval
+        memory = max(map(abs, r.memory_errors), default=0.0)
         print(
-            f"  {r.plan:34s} predicted {r.predicted:10,.0f}  measured {r.mean:10,.0f} ({low:,.0f} to {high:,.0f})"
-            f"  {r.predicted / r.mean - 1:+6.1%}  {r.bottleneck}"
+            f"  {r.plan:42s} predicted {r.predicted:10,.0f}  measured {r.mean:10,.0f} ({low:,.0f} to {high:,.0f})"
+            f"  {r.error:+6.1%}  lag {r.lag_predicted:.2f} {r.lag:.2f}  memory {memory:.0%}  {r.bottleneck}"
         )
+    sys.stdout.flush()
+
+
+def regrets(pairs: list[Pair]) -> dict[str, list[float]]:
+    """What several ways to choose lose, pair by pair."""
+    names = [r.plan for r in pairs[0].rows if not r.asynchronous and r.plan != AUTO]
+
+    def of(pair: Pair, plan: str) -> float:
+        return next((pair.regret(r) for r in pair.compared if r.plan == plan), 1.0)
+
+    single = min(names, key=lambda name: statistics.fmean(of(pair, name) for pair in pairs))
+    every = [[pair.regret(r) for r in pair.compared if r.plan != AUTO] for pair in pairs]
     return {
-        "pair": name,
-        "regret": regret,
-        "tau": tau(rows),
-        "median_error": statistics.median(errors),
-        "rows": [
-            {"plan": r.plan, "predicted": r.predicted, "measured": r.measured, "lag": r.lag_predicted} for r in rows
+        "the planner": [pair.regret(pair.chosen) for pair in pairs],
+        f"the rule (`{RULE}`)": [of(pair, RULE) for pair in pairs],
+        "a random choice (its mean)": [statistics.fmean(each) for each in every],
+        "three scalars": [
+            pair.regret(max((r for r in pair.compared if r.plan != AUTO), key=lambda r: r.scalars)) for pair in pairs
         ],
+        f"the best single policy (`{single}`)": [of(pair, single) for pair in pairs],
     }
 
 
-def tau(rows: list[Measured]) -> float:
-    """Kendall's, over pairs of plans whose measured intervals are disjoint."""
-    agree = total = 0
-    for i, a in enumerate(rows):
-        for b in rows[i + 1 :]:
-            (a_low, a_high), (b_low, b_high) = a.interval, b.interval
-            if a_low > b_high or b_low > a_high:
-                total += 1
-                agree += 1 if (a.predicted - b.predicted) * (a.mean - b.mean) > 0 else -1
-    return agree / total if total else 1.0
-
-
-def summary(found: list[dict[str, Any]]) -> list[str]:
+def summary(pairs: list[Pair]) -> list[str]:
     """What is asked of a planner, over all pairs."""
-    regrets, taus = [f["regret"] for f in found], [f["tau"] for f in found]
-    errors = sorted(abs(r["predicted"] / statistics.fmean(r["measured"]) - 1) for f in found for r in f["rows"])
-    tail = errors[int(0.9 * (len(errors) - 1))]
+    lost = regrets(pairs)["the planner"]
+    taus = [pair.tau for pair in pairs]
+    rows = [r for pair in pairs for r in pair.rows]
+    memory = [abs(error) for r in rows for error in r.memory_errors]
+    near = [r.lag_is_near for r in rows if r.asynchronous]
     return [
-        f"regret    mean {statistics.fmean(regrets):.1%}, worst {max(regrets):.1%}",
+        f"regret    mean {statistics.fmean(lost):.1%}, worst {max(lost):.1%}",
         f"tau       mean {statistics.fmean(taus):.2f}, worst {min(taus):.2f}",
-        f"error     median {statistics.median(errors):.0%}, 90th percentile {tail:.0%}",
+        f"error     median {statistics.median(abs(r.error) for r in rows):.0%}, 90th percentile "
+        f"{quantile((abs(r.error) for r in rows), 0.9):.0%}",
+        f"lag       {sum(near)} of {len(near)} asynchronous plans within 20 %, or 0.3 updates",
+        f"memory    median {statistics.median(memory or [0.0]):.0%}, worst {max(memory or [0.0]):.0%}, per process",
     ]
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which that share of them is."""
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))]
 
 
 PAGE = """# Is the planner right?
@@ -217,16 +365,26 @@ Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. 
 
     {summary}
 
-- *Regret*: by how much the plan with the highest prediction is slower than the fastest one, beyond the intervals (95 %)
-  of both.
+- *Regret*: by how much the plan that the search chose (`auto`) is slower than the fastest one here, beyond the
+  intervals (95 %) of both.
 - *Tau*: Kendall's, over pairs of plans whose measured intervals are disjoint.
-- *Error*: of predicted steps/s, over all plans.
+- *Error*: of predicted steps/s, over all plans. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
+  that a process has held.
+
+What other ways to choose lose, by the same measure:
+
+| chosen by | mean regret | worst |
+| --- | --- | --- |
+{others}
+
+*Three scalars*: what playing, learning and applying take, each shared out over its replicas, as tools do that ask for
+three numbers.
 
 ![predicted and measured steps per second](planner.png)
 """
 
 
-def write_page(found: list[dict[str, Any]], options: Options, load: float) -> None:
+def write_page(pairs: list[Pair], options: Options, load: float) -> None:
     """Write docs/planner.md and its picture."""
     import matplotlib
 
@@ -234,21 +392,25 @@ def write_page(found: list[dict[str, Any]], options: Options, load: float) -> No
     from matplotlib import pyplot
 
     docs = Path(__file__).resolve().parent.parent / "docs"
+    others = [f"| {who} | {statistics.fmean(lost):.1%} | {max(lost):.1%} |" for who, lost in regrets(pairs).items()]
     text = PAGE.format(
         cores=cores(), processor=circumstances()["processor"], load=load, budget=options.budget,
-        seconds=options.seconds, rounds=options.rounds, summary="\n    ".join(summary(found)),
+        seconds=options.seconds, rounds=options.rounds, summary="\n    ".join(summary(pairs)),
+        others="\n".join(others),
     )  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 6))
-    for pair in found:
-        text += f"\n## {pair['pair']}\n\n`{' '.join(PAIRS[pair['pair']][:2])}`: regret {pair['regret']:.1%}, "
-        text += f"tau {pair['tau']:.2f}.\n\n| plan | predicted | measured (95 %) | error |\n| --- | --- | --- | --- |\n"
-        for row in pair["rows"]:
-            low, high = Measured("", 0.0, measured=row["measured"]).interval
-            mean = statistics.fmean(row["measured"])
-            text += f"| `{row['plan']}` | {row['predicted']:,.0f} | {mean:,.0f} ({low:,.0f} to {high:,.0f}) | "
-            text += f"{row['predicted'] / mean - 1:+.0%} |\n"
-        measured = [statistics.fmean(row["measured"]) for row in pair["rows"]]
-        axes.plot(measured, [row["predicted"] for row in pair["rows"]], "o", label=pair["pair"])
+    for pair in pairs:
+        algorithm, env, _ = {**PAIRS, **MORE_PAIRS}[pair.name]
+        text += f"\n## {pair.name}\n\n`{algorithm} {env}`: regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}; "
+        text += f"chosen: `{pair.chosen.colouring}`.\n\n| plan | predicted | measured (95 %) | error | lag | memory |\n"
+        text += "| --- | --- | --- | --- | --- | --- |\n"
+        for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:
+            low, high = r.interval
+            worst = max(r.memory_errors, key=abs, default=None)
+            text += f"| `{r.plan}` | {r.predicted:,.0f} | {r.mean:,.0f} ({low:,.0f} to {high:,.0f}) | {r.error:+.0%} | "
+            text += f"{f'{r.lag_predicted:.2f}, was {r.lag:.2f}' if r.asynchronous else ''} | "
+            text += f"{'' if worst is None else f'{worst:+.0%}'} |\n"
+        axes.plot([r.mean for r in pair.rows], [r.predicted for r in pair.rows], "o", label=pair.name)
     ends = axes.get_xlim()
     axes.plot(ends, ends, "-", color="0.7")
     axes.set(xscale="log", yscale="log", xlabel="measured steps/s", ylabel="predicted steps/s")
@@ -258,18 +420,34 @@ def write_page(found: list[dict[str, Any]], options: Options, load: float) -> No
     (docs / "planner.md").write_text(text)
 
 
+def read_pairs(path: Path) -> list[Pair]:
+    """Pairs of a run before."""
+    found = json.loads(path.read_text())["pairs"]
+    known = {f.name for f in fields(Row)}
+    return [
+        Pair(p["name"], p["profile_seconds"], [Row(**{k: v for k, v in r.items() if k in known}) for r in p["rows"]])
+        for p in found
+    ]
+
+
 def main(options: Options) -> None:
     """Run all pairs."""
     load = os.getloadavg()[0]
-    found = []
-    for name in options.pairs:
+    pairs = [pair for path in options.inputs for pair in read_pairs(path)]
+    for pair in pairs:
+        show(pair)
+    for name in () if options.inputs else options.pairs:
         print(name, flush=True)
-        found.append(run_pair(name, options))
+        pairs.append(run_pair(name, options))
         if options.output is not None:
-            options.output.write_text(json.dumps({"cores": cores(), "pairs": found}, indent=1) + "\n")
-    print("\n".join(summary(found)))
+            options.output.write_text(
+                json.dumps({"cores": cores(), "pairs": list(map(asdict, pairs))}, indent=1) + "\n"
+            )
+    print("\n".join(summary(pairs)))
+    for who, lost in regrets(pairs).items():
+        print(f"  {who}: regret {statistics.fmean(lost):.1%}, worst {max(lost):.1%}")
     if options.page:
-        write_page(found, options, load)
+        write_page(pairs, options, load)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def _ranked(planned: Planned, profile: Profile, how: dict[str, Any], options: di
     from tessera.planning.workload import Workload
 
     alone = how.get("alone", False) or options.get("engine") == "serial"
-    workload = Workload(*planned, profile.costs, profile.machine, options.get("lag"), profile.process_bytes)
+    workload = Workload(*planned, profile.costs, profile.machine, options.get("lag"))
     return search(workload, **{**how, "alone": alone})
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tessera.engines.simulated.memory import array_bytes
 from tessera.planning.colourings import Colouring
 from tessera.planning.demands import Template
-from tessera.planning.memory import ACTIVATIONS
 from tessera.planning.workload import Workload, share_of
-from tessera.program.nodes import SLOTS
 
 PROCESS_BYTES = 450 * 2**20
 """What a process takes before it has any arrays: Python, JAX and compiled programs."""
@@ -33,15 +32,9 @@ def footprints_of(workload: Workload, colouring: Colouring, template: Template) 
     sized = zip(colouring.partition, colouring.sizes, template.programs, strict=True)
     for operators, (replicas, devices), program in sized:
         held = share_of(groups, replicas) / groups / devices
-        arrays = 0.0
-        for slot in program.slots:
-            times = 1 if slot in SLOTS and SLOTS[slot].persistent else ACTIVATIONS
-            in_groups = slot in SLOTS and SLOTS[slot].layout == "groups"
-            arrays += times * workload.slot_bytes.get(slot, 0) * (held if in_groups else 1)
-        title = "+".join(operators)
-        base = workload.costs.process_memory or PROCESS_BYTES
-        process = workload.process_bytes.get(title, base + (0 if on_device else int(arrays)))
-        found.append(Footprint(title, replicas, process, int(arrays) if on_device else 0))
+        arrays = array_bytes({slot: workload.slot_bytes.get(slot, 0) for slot in program.slots}, held, held)
+        process = (workload.costs.process_memory or PROCESS_BYTES) + (0 if on_device else arrays)
+        found.append(Footprint("+".join(operators), replicas, process, arrays if on_device else 0))
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.replica import make_training
+from tessera.engines.simulated.memory import ACTIVATIONS
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
@@ -18,8 +19,6 @@ from tessera.program.shapes import slot_shapes
 from tessera.support.machine import available_memory
 from tessera.support.trees import bytes_of
 
-ACTIVATIONS = 2
-"""Bytes of a running program for each byte of its slots: gradients and what networks compute in between."""
 SHARE_OF_MEMBERS = 0.8
 """Share of memory that members of a population may fill."""
 SHARE = 0.25

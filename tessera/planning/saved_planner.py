@@ -30,7 +30,7 @@ def _planner(profile: Profile, algorithm: Algorithm, env: Environment) -> Planne
     from tessera.planning.workload import Workload
 
     def better(plan: Plan, prediction: Prediction | None, measured: Measured) -> Plan | None:
-        workload = Workload(algorithm, env, plan, profile.costs, profile.machine, plan.lag, profile.process_bytes)
+        workload = Workload(algorithm, env, plan, profile.costs, profile.machine, plan.lag)
         return better_plan(workload, plan, prediction, measured)
 
     return ProfilePlanner(algorithm, env, profile.costs, profile.machine, profile.taken, better)

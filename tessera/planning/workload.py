@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,8 +33,6 @@ class Workload:
     machine: Machine
     lag: int | None = None
     """The lag that the user asked for; None: that of the kind of environment."""
-    process_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Fragment, by its operators -> bytes that one of its processes was seen to hold."""
 
     @property
     def steps_per_round(self) -> int:

@@ -33,7 +33,7 @@ from tessera.profiling import Bar, Progress
 from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.probe import ExchangeTime, Probed, ProbeJob, probed_from_json
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
-from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
+from tessera.profiling.trial_run import TrialRun, bytes_before_arrays, find_wake, times_after_wait, trial_run
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import Segment
 from tessera.program.project import project
@@ -161,8 +161,8 @@ def with_waits(
     costs: Costs, ran: list[TrialRun], exchanges: Mapping[str, float], algorithm: Algorithm, env: Environment
 ) -> Costs:
     """Costs with those that only show where replicas wait for each other."""
-    memory = min(size for run in ran for size in run.process_bytes.values())
-    costs = replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=memory)
+    memory = statistics.median(bytes_before_arrays(run, algorithm, env) for run in ran)
+    costs = replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=int(memory))
     return replace(costs, wake=statistics.median(find_wake(costs, run, algorithm, env) for run in ran))
 
 

@@ -15,11 +15,13 @@ from tessera.engines.local import LocalEngine
 from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs, with_threads
 from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
+from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
 from tessera.support.machine import cores
 
@@ -120,7 +122,7 @@ def _run(
         fragments: dict[str, int] = {}
         for title, pid in engine.processes().items():
             fragment = title.rpartition("/")[0]
-            fragments[fragment] = max(_most_bytes(pid), fragments.get(fragment, 0))
+            fragments[fragment] = max(most_bytes(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
     return started, seconds, fragments
@@ -149,6 +151,18 @@ def times_after_wait(costs: Costs, runs: Sequence[TrialRun], exchanges: Mapping[
     return {name: statistics.median(more) for name, more in found.items()}
 
 
+def bytes_before_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
+    """What a process held besides its arrays, on average over fragments; on an accelerator those are elsewhere."""
+    training = make_training(run.plan, algorithm, env)
+    shapes = slot_shapes(training, run.plan)
+    found = []
+    for i, placed in enumerate(run.plan.fragments):
+        program = project(training.updates(), run.plan, i)
+        arrays = replica_bytes(run.plan, i, program, shapes) if placed.platform == "cpu" else 0
+        found.append(max(0, run.process_bytes[placed.title] - arrays))
+    return statistics.fmean(found)
+
+
 def find_wake(costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
     """What waking a replica must take for a simulated update to take as long as a real one."""
     shapes = slot_shapes(make_training(run.plan, algorithm, env), run.plan)  # the same in all of these simulations
@@ -167,7 +181,7 @@ def find_wake(costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environmen
     return (low + high) / 2
 
 
-def _most_bytes(pid: int) -> int:
+def most_bytes(pid: int) -> int:
     """The most memory that a process has held."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -13,16 +13,29 @@ import pytest
 from tessera import A2C, DQN, TesseraError
 from tessera.cli.main import main
 from tessera.engines.replica.replica import make_training
-from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, node_name, op_name, ops_in
+from tessera.engines.simulated.costs import Costs, ExchangeCosts, LinkCosts, Timing, Work, node_name, op_name, ops_in
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.machine import Machine
 from tessera.engines.simulated.programs import work_in
+from tessera.graph.policy import Fragment, Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.profiling import profile as profiles
-from tessera.profiling.probe import MessageTime, probe, probed_from_json, probed_to_json, undisturbed
+from tessera.profiling.probe import ExchangeTime, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
-from tessera.profiling.take import Findings, dispatch_and_factors, link_costs, make_costs, replan, split_plans
+from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
+from tessera.profiling.take import (
+    Findings,
+    alone,
+    dispatch_and_factors,
+    exchange_costs,
+    link_costs,
+    make_costs,
+    replan,
+    split_plans,
+)
+from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
 from tessera.program.compile import merge_segments
+from tessera.program.nodes import HOST, Op, Recv
 from tessera.program.project import project
 
 SMALL = A2C(unroll=4, widths=(8,))
@@ -52,10 +65,11 @@ def test_a_probe_times_every_segment_and_host_op_of_its_plan(algorithm, env, pol
         for node in work_in(merge_segments(project(training.updates(), plan, i))):
             assert {t.envs for t in found.timings[node_name(node)]} == {envs}
     assert all(w.seconds >= 0 for points in found.timings.values() for t in points for w in t.calls)
-    assert {m.links for m in found.messages} <= {1, 2}
-    assert all(m.seconds > 0 for m in found.messages)
-    assert any(m.nbytes for m in found.messages)
-    costs = Costs(timings=found.timings, links=link_costs(list(found.messages)))
+    assert {e.links for e in found.exchanges} <= {1, 2}
+    assert all(e.seconds > 0 for e in found.exchanges)
+    assert any(e.nbytes for e in found.exchanges)
+    assert {e.name.partition(" ")[2] for e in found.exchanges} == {channel.slot for channel in plan.channels}
+    costs = Costs(timings=found.timings, exchanges=exchange_costs(list(found.exchanges)))
     assert SimulatedEngine(plan, bound, environment, costs, 2).run(10).steps_per_second > 0
 
 
@@ -70,12 +84,24 @@ def test_every_op_is_timed_within_a_program():
 
 
 def test_messages_cost_what_the_nearest_line_says():
-    line = [MessageTime(n, b, n * 2e-5 + b * 1e-9) for n, b in ((1, 1000), (2, 50_000), (1, 200_000))]
-    found = link_costs(line)
+    sizes = ((1, 1000), (2, 50_000), (1, 200_000))
+    found = link_costs([ExchangeTime("send view", n, b, n * 2e-5 + b * 1e-9) for n, b in sizes])
     assert (found.cpu_per_message, found.cpu_per_byte) == (pytest.approx(2e-5), pytest.approx(1e-9))
     assert link_costs([]) == LinkCosts()
-    flat = link_costs([MessageTime(1, 1000, 3e-5), MessageTime(1, 9000, 1e-5)])  # bytes would cost less than nothing
-    assert (flat.cpu_per_message, flat.cpu_per_byte) == (pytest.approx(2e-5), 0.0)
+    # bytes would cost less than nothing, so the line is flat: (x/3 - 1)^2 + (x/1 - 1)^2 is least at 1.2
+    flat = link_costs([ExchangeTime("send view", 1, 1000, 3e-5), ExchangeTime("send view", 1, 9000, 1e-5)])
+    assert (flat.cpu_per_message, flat.cpu_per_byte) == (pytest.approx(1.2e-5), 0.0)
+
+
+def test_each_kind_of_exchange_has_costs_of_its_own():
+    sizes = ((1, 1000), (2, 50_000), (8, 200_000), (4, 1000))
+    taken = [ExchangeTime("receive gradients", n, b, 1e-5 + n * 2e-5 + b * 1e-9) for n, b in sizes]
+    found = exchange_costs([*taken, ExchangeTime("send view", 1, 0, 3e-4)])
+    assert found["receive gradients"] == ExchangeCosts(*map(pytest.approx, (1e-5, 2e-5, 1e-9)))
+    assert found["send view"].cpu_seconds(1, 0) == pytest.approx(3e-4)
+    costs = Costs(exchanges=found, links=LinkCosts(cpu_per_message=1.0))
+    assert costs.exchange_seconds("gradients", False, 2, 1000) == pytest.approx(5.1e-5)
+    assert costs.exchange_seconds("gradients", True, 2, 1000) == 2.0  # not timed: by the line through all others
 
 
 def test_dispatch_comes_from_small_segments_and_factors_from_large_ones():
@@ -86,8 +112,62 @@ def test_dispatch_comes_from_small_segments_and_factors_from_large_ones():
 
 
 def test_time_that_others_had_the_core_is_left_out_of_what_never_sleeps():
-    assert undisturbed(Work(3.0, 1.0)) == Work(1.0, 1.0)
-    assert undisturbed(Work(1.0, 1.8)) == Work(1.0, 1.8)
+    whole, broken = Call(1.0, 1.0), Call(3.0, 1.0, broken=True)
+    assert undisturbed([whole, broken]) == [Work(1.0, 1.0)]
+    assert undisturbed([broken, broken]) == [Work(1.0, 1.0)] * 2
+    assert undisturbed([Call(1.0, 1.8)]) == [Work(1.0, 1.8)]
+    # what cores worked for is known of many calls together, and not of each
+    assert undisturbed([Call(1.0, 0.2), Call(1.0, 1.8)]) == [Work(1.0, 1.0)] * 2
+
+
+def test_only_the_first_of_a_kind_after_a_wait_is_kept():
+    act, step = (Op(name, tuple, (), ("actions",), HOST) for name in ("act", "env"))
+    watch, wait = FirstCalls(), Recv("view", 0)
+    for node in (act, step, act, step):
+        watch.span(node, watch.clock())
+    watch.span(wait, watch.clock() - 10.0, waiting=True)
+    watch.span(act, watch.clock())
+    watch.span(wait, watch.clock(), waiting=True)  # too short for the core to sleep
+    watch.span(act, watch.clock())
+    assert {name: len(calls) for name, calls in watch.calls.items()} == {"act -> actions": 2, "env -> actions": 1}
+
+
+def test_a_run_on_processes_shows_first_calls_memory_and_what_waking_takes(planned):
+    bound, environment, plan = planned
+    tried = replan(plan, Policy("two", (Fragment("env act"), Fragment("store grad apply"))))
+    ran = trial_run(tried, bound, environment)
+    exchanges = {name for name in ran.first_calls if "->" not in name}
+    assert (
+        {"receive experience"}
+        <= exchanges
+        <= {f"{end} {s}" for end in ("send", "receive") for s in ("experience", "acting")}
+    )
+    assert set(ran.process_bytes) == {"env+act", "store+grad+apply"}
+    assert min(ran.process_bytes.values()) > 2**26
+    assert ran.start_seconds > ran.update_seconds > 0
+
+
+def test_what_comes_after_a_wait_is_compared_with_the_same_without_one(planned):
+    _, _, plan = planned
+    timings = {"env actions -> timesteps": (Timing(8, 1, (Work(2.0, 2.0),)),)}
+    first = {"env actions -> timesteps": 3.0, "send acting": 1.5, "receive acting": 0.5, "act -> unknown": 9.0}
+    runs = [TrialRun(plan, 1.0, {}, 1.0, first), TrialRun(plan, 1.0, {}, 1.0, {"send acting": 2.5})]
+    found = times_after_wait(Costs(timings=timings), runs, {"send acting": 1.0, "receive acting": 1.0})
+    assert found == {"env actions -> timesteps": 1.0, "send acting": 1.0, "receive acting": 0.0}
+
+
+def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(planned):
+    bound, environment, plan = planned
+    tried = replan(plan, Policy("two", (Fragment("env act"), Fragment("store grad apply"))))
+    costs = Costs({"act observed -> actions": ((8, 0.001),)})
+    without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
+    ran = TrialRun(tried, 1.0, {}, without, {})
+    assert find_wake(costs, ran, bound, environment) == 0.0
+    slower = replace(ran, update_seconds=without + 0.001)
+    wake = find_wake(costs, slower, bound, environment)
+    again = 1 / SimulatedEngine(tried, bound, environment, replace(costs, wake=wake), 2).run(20).updates_per_second
+    assert wake > 0
+    assert again == pytest.approx(slower.update_seconds, rel=0.01)
 
 
 def test_plans_that_are_tried_learn_the_same(planned):
@@ -125,7 +205,7 @@ def test_what_sleeps_is_told_from_what_works():
     assert min(w.seconds for w in stepping.calls) >= 8e-3
     assert max(w.cpu_seconds for w in stepping.calls) < 8e-3
     (acting,) = found["act observed -> actions"]
-    assert all(w.seconds <= w.cpu_seconds for w in acting.calls)
+    assert all(w.seconds <= w.cpu_seconds + 1e-9 for w in acting.calls)
 
 
 def test_a_profile_that_cannot_be_taken_names_the_operator():
@@ -144,12 +224,14 @@ def some_profile(planned: Any) -> Profile:
     bound, environment, plan = planned
     calls = (Work(1e-3, 1e-3), Work(2e-3, 5e-4))
     costs = Costs(
-        {"act observed -> actions": ((8, 1e-5),)},
-        1e-4,
-        LinkCosts(1e-5, 0.0, 2e-5, 1e-9),
-        {"play": 1.5},
-        {"env actions -> timesteps": (Timing(8, 1, calls),)},
-        1e-6,
+        ops={"act observed -> actions": ((8, 1e-5),)},
+        dispatch=1e-4,
+        links=LinkCosts(1e-5, 0.0, 2e-5, 1e-9),
+        exchanges={"send acting": ExchangeCosts(1e-5, 2e-5, 1e-9)},
+        factors={"play": 1.5},
+        timings={"env actions -> timesteps": (Timing(8, 1, calls),)},
+        per_node=1e-6,
+        after_wait={"send acting": 1e-5},
     )
     known = profiles.about(bound, environment, plan)
     return Profile(costs, Machine(2, 0, 1 << 34, 0), known, profiles.circumstances(), 1.0, 50.0, 7.0, 9.0, {"env": 5})
@@ -207,16 +289,16 @@ def test_costs_are_made_of_all_that_was_found(planned):
     tried = [p for p in (replan(plan, q) for q in [plan.origin[0]]) if p is not None]
     found = probe(tried[0], bound, environment, 1)
     findings.add(found, alone=True)
-    twice = replace(
-        found, speed=2 * found.speed, ops={"act -> act_keys": (8, 1.0)}, messages=(MessageTime(1, 10, 1.0),)
-    )
+    sent = ExchangeTime("send view", 1, 10, 1.0)
+    twice = replace(found, speed=2 * found.speed, ops={"act -> act_keys": (8, 1.0)}, exchanges=(sent,))
     findings.add(twice, alone=False)
     costs = make_costs(findings, plan, bound, environment)
     assert set(costs.timings) == set(found.timings)
     usual = 1.5 * found.speed  # between the two: what the faster one took 1 s for, takes the usual one 4/3 s
     assert costs.per_node == pytest.approx(found.per_node * found.speed / usual)
     assert costs.ops["act -> act_keys"] == ((8, pytest.approx(4 / 3)),)
-    assert costs.links.cpu_per_message + 10 * costs.links.cpu_per_byte == pytest.approx(4 / 3)
+    assert costs.exchange_seconds("view", True, 1, 10) == pytest.approx(4 / 3)
+    assert alone(findings) == {"send view": pytest.approx(4 / 3)}
     (both,), (first,) = costs.timings["env actions -> timesteps"], found.timings["env actions -> timesteps"]
     assert len(both.calls) == 2 * len(first.calls)
     assert both.calls[0].seconds == pytest.approx(first.calls[0].seconds * 2 / 3)

@@ -40,7 +40,7 @@ from tessera.engines.simulated.costs import (
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
-from tessera.engines.simulated.memory import process_bytes, refuse_too_little_memory
+from tessera.engines.simulated.memory import refuse_too_little_memory, replica_bytes
 from tessera.engines.simulated.prediction import Prediction
 from tessera.engines.simulated.programs import applies, with_costs
 from tessera.engines.simulated.replica import SimulatedReplica, count_ages, drive_updates
@@ -121,7 +121,7 @@ class SimulatedEngine:
         ]
         full = self.deployment.full
         self.memory = {
-            f.title: process_bytes(full, i, self.programs[i], shapes, costs.process_memory)
+            f.title: costs.process_memory + replica_bytes(full, i, self.programs[i], shapes)
             for i, f in enumerate(full.fragments)
         }
         refuse_too_little_memory(self.deployment, self.memory)

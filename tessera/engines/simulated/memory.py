@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from tessera.engines.simulated.deployment import Deployment
 from tessera.errors import TesseraError
@@ -13,22 +14,33 @@ from tessera.support.sizes import size_in_words
 from tessera.support.trees import bytes_of
 
 ACTIVATIONS = 2
-"""Bytes of a running program for each byte of its slots: gradients and what networks compute in between."""
+"""Bytes of a running program for each byte that it makes anew: gradients and what networks compute in between."""
+PLAYED = frozenset(["env_state", "timesteps", "memory", "observed", "actions", "trajectory", "episode"])
+"""Slots of which a replica holds those of the environments that it plays."""
 
 
-def process_bytes(plan: Plan, index: int, program: tuple[Node, ...], shapes: Shapes, base: int = 0) -> int:
-    """Bytes of a replica of a fragment that runs a program, besides `base`: its slots, with its share of the groups."""
-    fragment = plan.fragments[index]
-    reads, writes = effects(program)
+def array_bytes(sizes: Mapping[str, int], played: float, learned: float) -> int:
+    """Bytes of the arrays of a replica that runs a program with such slots.
+
+    Args:
+        sizes: slot -> bytes of all of it.
+        played: share of the environments that it plays.
+        learned: share of the groups that it learns from.
+    """
     total = 0.0
-    for slot in (reads | writes) & shapes.keys():
-        share = 1.0
-        if slot in SLOTS and SLOTS[slot].layout == "groups":
-            plays = slot in ("env_state", "timesteps", "memory", "observed", "actions", "trajectory", "episode")
-            held, of = (fragment.held("act" if plays else "grad"), plan.groups if plays else plan.batches)
-            share = max(map(len, held)) / max(of, 1)
-        total += share * bytes_of(shapes[slot])
-    return base + int(ACTIVATIONS * total)
+    for slot, size in sizes.items():
+        kind = SLOTS.get(slot)
+        share = 1.0 if kind is None or kind.layout != "groups" else played if slot in PLAYED else learned
+        total += share * size * (1 if kind is not None and kind.persistent else ACTIVATIONS)
+    return int(total)
+
+
+def replica_bytes(plan: Plan, index: int, program: tuple[Node, ...], shapes: Shapes) -> int:
+    """Bytes of the arrays of a replica of a fragment that runs a program; of the one that holds most."""
+    fragment = plan.fragments[index]
+    played = max(map(len, fragment.held("act"))) / max(plan.groups, 1)
+    learned = max(map(len, fragment.held("grad"))) / max(plan.batches, 1)
+    return array_bytes({s: bytes_of(shapes[s]) for s in set.union(*effects(program)) & shapes.keys()}, played, learned)
 
 
 def refuse_too_little_memory(deployment: Deployment, memory: dict[str, int]) -> None:

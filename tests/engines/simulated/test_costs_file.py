@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from tessera import TesseraError
-from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
+from tessera.engines.simulated.costs import Costs, ExchangeCosts, LinkCosts, Timing, Work
 from tessera.engines.simulated.costs_file import costs_from_json, costs_to_json, load_costs
 
 COSTS = Costs(
     ops={"act observed -> actions": ((1, 0.1), (8, 0.4))},
     dispatch=0.01,
     links=LinkCosts(latency=0.1, cpu_per_byte=1e-9),
+    exchanges={"send view": ExchangeCosts(fixed=0.1, per_byte=1e-9)},
+    after_wait={"send view": 0.2},
     factors={"play": 0.9},
     timings={"env actions -> timesteps": (Timing(8, 1, (Work(1.0, 0.5), Work(2.0, 1.5))),)},
     per_node=1e-5,
@@ -47,6 +49,9 @@ def test_costs_are_read_as_they_were_written(tmp_path):
         ({"dispatch": True}, "dispatch: True is not a number"),
         ({"links": {"delay": 1}}, "unknown key in here: links: 'delay'"),
         ({"slowdown": [1, 0]}, "0 is not a number of more than 0"),
+        ({"exchanges": {"send view": {"each": 1}}}, r"unknown key in here: exchanges\['send view'\]: 'each'"),
+        ({"exchanges": {"send view": {"fixed": -1}}}, "-1 is not a number of at least 0"),
+        ({"after_wait": {"send view": None}}, "None is not a number"),
         ({"timings": {"env": [{"envs": 8, "threads": 1, "calls": []}]}}, "has no calls"),
         ({"timings": {"env": []}}, "has no timings"),
         ({"timings": {"env": [{"envs": 8}]}}, "needs 'threads' for each timing"),

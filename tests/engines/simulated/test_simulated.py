@@ -11,7 +11,16 @@ import pytest
 from tessera import A2C, DQN, TesseraError
 from tessera.engines.replica.replica import make_training
 from tessera.engines.serial import SerialEngine
-from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work, interpolated, node_name, with_threads
+from tessera.engines.simulated.costs import (
+    Costs,
+    ExchangeCosts,
+    LinkCosts,
+    Timing,
+    Work,
+    interpolated,
+    node_name,
+    with_threads,
+)
 from tessera.engines.simulated.engine import Prediction, SimulatedEngine
 from tessera.engines.simulated.programs import work_in
 from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
@@ -139,6 +148,27 @@ def test_copying_costs_by_the_byte():
     dear = costs(acting=0.5, learning=3.0, applying=1.0, links=LinkCosts(cpu_per_byte=1e-4))
     assert seconds(predict("single_learner_coarse:actors=2", dear)) > seconds(
         predict("single_learner_coarse:actors=2", ALL_WORK)
+    )
+
+
+def test_exchanges_cost_what_their_kind_does_at_each_end():
+    work, policy = {"acting": 0.5, "learning": 3.0, "applying": 1.0}, "single_learner_coarse:actors=2"
+    before = seconds(predict(policy, costs(**work)))
+    sent = {"send experience": ExchangeCosts(fixed=0.25), "receive experience": ExchangeCosts(per_link=0.125)}
+    # each actor sends once, at the same time as the other, and the learner takes two messages
+    after = seconds(predict(policy, costs(**work, exchanges=sent)))
+    assert after - before == pytest.approx(0.25 + 2 * 0.125)
+
+
+def test_what_comes_first_after_a_wait_takes_longer_and_what_follows_does_not():
+    work, policy = {"acting": 0.5, "learning": 3.0, "applying": 1.0}, "single_learner_coarse:actors=2"
+    before = seconds(predict(policy, costs(**work)))
+    # a learner waits once in an update, and an actor too: each sends once, so that each time is the first
+    more = {"send acting": 0.25, "receive experience": 0.125, "send gradients": 7.0}
+    assert seconds(predict(policy, costs(**work, after_wait=more))) - before == pytest.approx(0.25 + 0.125)
+    # where nobody waits nothing is the first, but for the very first update
+    assert seconds(predict("fused:devices=1", costs(**work, after_wait=more))) == pytest.approx(
+        seconds(predict("fused:devices=1", costs(**work)))
     )
 
 
