@@ -158,7 +158,7 @@ def test_what_comes_after_a_wait_is_compared_with_the_same_without_one(planned):
 
 def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(planned):
     bound, environment, plan = planned
-    tried = replan(plan, Policy("two", (Fragment("env act"), Fragment("store grad apply"))))
+    tried = replan(plan, Policy("two", (Fragment("env"), Fragment("act store grad apply"))))
     costs = Costs({"act observed -> actions": ((8, 0.001),)})
     without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
     ran = TrialRun(tried, 1.0, {}, without, {})
