@@ -38,6 +38,7 @@ from tessera.planning.search import search_plans
 from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
 from tessera.profiling.trial_run import most_bytes
+from tessera.support.accelerators import share_accelerators
 from tessera.support.machine import cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -432,6 +433,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 def main(options: Options) -> None:
     """Run all pairs."""
+    share_accelerators()  # many plans are under way at a time
     load = os.getloadavg()[0]
     pairs = [pair for path in options.inputs for pair in read_pairs(path)]
     for pair in pairs:

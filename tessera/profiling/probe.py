@@ -75,6 +75,8 @@ class ProbeJob:
     x64: bool
     ops: tuple[bool, ...]
     """Of which plans, of one fragment, it times each Op instead."""
+    compiles_only: bool = False
+    """Whether it only compiles their programs, for others to find."""
 
     def work(self, connection: Connection) -> None:
         """Try all plans."""
@@ -86,11 +88,13 @@ class ProbeJob:
         use_compilation_cache()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         for k, plan in enumerate(self.plans):
-            found = probe(plan, self.algorithm, self.env, self.threads, self.ops[k])
+            found = probe(plan, self.algorithm, self.env, self.threads, self.ops[k], self.compiles_only)
             connection.send_bytes(pack({"kind": "probed", "found": probed_to_json(found)}, {}))
 
 
-def probe(plan: Plan, algorithm: Algorithm, env: Environment, threads: int, ops: bool = False) -> Probed:
+def probe(
+    plan: Plan, algorithm: Algorithm, env: Environment, threads: int, ops: bool = False, compiles_only: bool = False
+) -> Probed:
     """Run a plan for a moment in this process, and say what its parts cost."""
     from tessera.profiling.probe_engine import ProbeEngine
 
@@ -100,6 +104,10 @@ def probe(plan: Plan, algorithm: Algorithm, env: Environment, threads: int, ops:
     begun = time.perf_counter()
     engine = ProbeEngine(plan, algorithm, env)
     try:
+        if compiles_only and not ops:
+            engine.start()
+            engine.measure(1)
+            return Probed({}, (), 0.0, time.perf_counter() - begun, {})
         return _probe_ops(engine) if ops else _probe(engine, begun, threads)
     except EnvironmentFailed as failure:
         raise TesseraError(f"no profile can be taken, because `env` failed: {failure}") from failure

@@ -13,11 +13,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tessera"
 
 
+def caches_programs() -> bool:
+    """Whether compiled programs are kept."""
+    return os.environ.get("TESSERA_CACHE") != ""
+
+
 def use_compilation_cache() -> None:
     """Turn on JAX's persistent cache, unless the user has set one up or TESSERA_CACHE is empty."""
     import jax
 
-    if os.environ.get("TESSERA_CACHE") == "" or getattr(jax.config, "jax_compilation_cache_dir", None):
+    if not caches_programs() or getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     folder = cache_folder() / "xla"
     try:

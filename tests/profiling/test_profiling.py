@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tessera import A2C, DQN, TesseraError
 from tessera.cli.main import main
+from tessera.engines.driver.pool import close_idle
 from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs, ExchangeCosts, LinkCosts, Timing, Work, node_name, op_name, ops_in
 from tessera.engines.simulated.engine import SimulatedEngine
@@ -20,20 +22,20 @@ from tessera.engines.simulated.programs import work_in
 from tessera.graph.policy import Fragment, Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.profiling import profile as profiles
-from tessera.profiling.probe import ExchangeTime, probe, probed_from_json, probed_to_json
-from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
-from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
-from tessera.profiling.take import (
+from tessera.profiling import take
+from tessera.profiling.findings import (
     Findings,
     alone,
     dispatch_and_factors,
     exchange_costs,
     link_costs,
     make_costs,
-    replan,
-    split_plans,
 )
+from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
+from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
+from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
 from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
+from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import HOST, Op, Recv
 from tessera.program.project import project
@@ -190,8 +192,6 @@ class Sleeps(gymnasium.Env):
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        import time
-
         if self.broken:
             raise ValueError("the simulator is gone")
         time.sleep(0.001)
@@ -303,6 +303,24 @@ def test_costs_are_made_of_all_that_was_found(planned):
     assert len(both.calls) == 2 * len(first.calls)
     assert both.calls[0].seconds == pytest.approx(first.calls[0].seconds * 2 / 3)
     assert both.calls[-1].seconds == pytest.approx(first.calls[-1].seconds * 4 / 3)
+
+
+@pytest.mark.slow
+def test_where_cores_are_to_spare_programs_are_compiled_ahead_side_by_side(planned, folder, monkeypatch):
+    bound, environment, plan = planned
+    monkeypatch.setattr(take, "cores", lambda: 8)
+    close_idle()  # those know another folder
+    plans = [in_two(plan, split) for split in SPLITS[:2]]
+    told: list[str] = []
+    job = ProbeJob(tuple(plans), bound, environment, 1, False, (False, False))
+    take.compile_ahead([job], time.monotonic() + 120, told.append)
+    kept = set((folder / "xla").iterdir())
+    assert kept
+    assert {text.partition(" ")[0] for text in told} <= {"1", "2"}
+    assert [tried for tried, _ in take.run_probes(job, time.monotonic() + 120, told.append)] == plans
+    assert {path.name for path in (folder / "xla").iterdir() if path.name.endswith("-cache")} == {
+        path.name for path in kept if path.name.endswith("-cache")
+    }
 
 
 def test_too_short_a_time_is_refused(capsys):

@@ -1,0 +1,56 @@
+"""Plans that are tried for a profile: their fragments have the parts of those of all other plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessera.errors import TesseraError
+from tessera.graph.plan import Plan
+from tessera.graph.plan_changes import planned_again
+from tessera.graph.policy import Fragment, Policy
+from tessera.support.machine import cores
+
+WHOLE = "env act store grad apply"
+ALTERNATING = ("env", "act store grad apply")
+"""A message at every step, for which the other one waits."""
+SPLITS = (("env act", "store grad apply"), ALTERNATING, ("env act store grad", "apply"))
+"""Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
+
+
+def replan(plan: Plan, policy: Policy) -> Plan | None:
+    """The plan of another policy that learns the same, with environments, groups and lag as they are; None: none is."""
+    devices = max(f.devices * f.model for f in plan.fragments)
+    engine = "local" if policy.several else "serial"
+    try:
+        return planned_again(plan, policy, reason="to be timed", engine=engine, available=devices)
+    except TesseraError:
+        return None
+
+
+def split_plans(plan: Plan) -> Iterator[Plan | None]:
+    """Plans with two fragments, and of peers, by how much they tell: with few replicas, and with as many as can be."""
+    most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
+    players, steppers, workers = SPLITS
+    yield in_two(plan, players)
+    if most > 1:
+        yield in_two(plan, players, most)
+    yield in_two(plan, steppers)
+    if most > 1:
+        yield in_one(plan, 2 if most % 2 == 0 else most)
+    yield in_two(plan, workers)
+    if most > 1:
+        yield in_two(plan, steppers, most)
+        yield in_two(plan, workers, most)
+    if most > 2:
+        yield in_one(plan, most)
+
+
+def in_one(plan: Plan, replicas: int = 1) -> Plan | None:
+    """The plan with everything in one fragment, or in each of several peers."""
+    return replan(plan, Policy("one fragment", (Fragment(WHOLE, replicas=replicas),)))
+
+
+def in_two(plan: Plan, split: tuple[str, str], replicas: int = 1) -> Plan | None:
+    """The plan with two fragments, of which the first is replicated."""
+    first, second = split
+    return replan(plan, Policy("two fragments", (Fragment(first, replicas=replicas), Fragment(second))))
