@@ -126,6 +126,14 @@ def test_experience_gets_as_old_as_queues_and_bounds_let_it():
     assert taken.lag_mean == pytest.approx(12, abs=1)  # the same, of 8 groups, 2 at a time
 
 
+def test_a_learner_that_no_actor_reads_params_of_counts_lag_as_the_others_do():
+    """Both learners take a half of each of the actor's unrolls: two messages wait, and a third is ready to be sent."""
+    found = predict("multi_learner_coarse:actors=1,learners=2,mode=async", costs(acting=0.1, learning=3.0))
+    assert found.lags["experience"] == {3: 2 * 40}
+    bounded = predict("multi_learner_coarse:actors=1,learners=2,mode=async,lag=1", costs(acting=0.1, learning=3.0))
+    assert set(bounded.lags["experience"]) <= {0, 1}
+
+
 @pytest.mark.parametrize(
     "policy", ["single_learner_coarse:actors=2", "single_learner_fine:actors=2", "central:workers=2", "multi_learner"]
 )
