@@ -137,7 +137,7 @@ class Costs:
         if timed is None:
             seconds = self.seconds(node, envs, count)
             return Work(seconds, seconds)
-        calls = self._calls_of(node_name(node), timed, envs, threads)
+        calls = self._calls_of(node_name(node), timed, envs if depends_on_envs(node) else timed[0].envs, threads)
         turns = count if is_counted(node) else 1
         if turns == 1:
             return calls[int(random() * QUANTILES)]
@@ -150,6 +150,7 @@ class Costs:
         timed = self.timings.get(name)
         if timed is None:
             return None
+        envs = envs if depends_on_envs(node) else timed[0].envs
         key = name, envs, threads
         if key not in self._arrays:
             self._arrays[key] = np.asarray(self._calls_of(name, timed, envs, threads)).T
@@ -172,7 +173,8 @@ class Costs:
                 trips = count if node.count is None else node.count
                 return trips * sum(self.seconds(n, envs, count) for n in node.body)
             case Op():
-                return interpolated(self.ops.get(op_name(node), ()), envs)
+                curve = self.ops.get(op_name(node), ())
+                return interpolated(curve if depends_on_envs(node) else curve[:1], envs)
             case Collective():
                 return 0.0
             case _:
@@ -251,6 +253,12 @@ def ops_in(nodes: tuple[Node, ...]) -> list[Op]:
         elif isinstance(node, Segment):
             found += ops_in(node.nodes)
     return found
+
+
+@lru_cache(maxsize=4096)
+def depends_on_envs(node: Segment | Op) -> bool:
+    """Whether more environments are more work; applying gradients is the same work for any number."""
+    return any(op.operator != "apply" for op in (ops_in(node.nodes) if isinstance(node, Segment) else (node,)))
 
 
 def is_host(node: Segment | Op) -> bool:

@@ -78,6 +78,14 @@ def test_costs_hold_wherever_statistics_come_from(policy, expected):
     assert seconds(predict(policy, given, algorithm=NORMALISING, lag=lag)) == pytest.approx(expected)
 
 
+def test_applying_is_the_same_work_for_any_number_of_environments():
+    timed = {"apply gradients -> squares; apply gradients+squares -> state; apply -> view": (
+        Timing(1, 1, (Work(1.0, 1.0),)), Timing(2, 1, (Work(1.5, 1.5),)),
+    )}  # fmt: skip
+    for given in (Costs({APPLYING: ((1, 1.0), (2, 1.5))}), Costs(timings=timed)):
+        assert seconds(predict("central:workers=2", given, lag=0)) == pytest.approx(1.0)
+
+
 def test_timed_segments_hold_wherever_statistics_come_from():
     timed = {f"apply gradients -> squares; {ABSORBING} -> state; apply -> view": (Timing(8, 1, (Work(1.5, 1.5),)),)}
     found = predict("central:workers=2,mode=async", costs(learning=0.5, timings=timed), algorithm=NORMALISING)
