@@ -76,8 +76,14 @@ class Accounts:
             true, simulated = self.copies.get(stream, (1.0, 1.0))
             flow.messages, flow.dropped = (round(n * true / simulated) for n in (flow.messages, flow.dropped))
             flow.fill *= true / simulated
-            flow.bytes = round(flow.bytes * (self.gradients if stream == "params" else 1.0))
+            flow.bytes = round(flow.bytes * (self._publications() if stream == "params" else 1.0))
         return flows
+
+    def _publications(self) -> float:
+        """How many messages with params one stands for."""
+        channels = self.deployment.plan.channels
+        paces = [self.deployment.publications(k) for k, channel in enumerate(channels) if channel.stream == "params"]
+        return max(1.0, self.gradients * max(paces, default=1.0))
 
     def _use_of_nodes(self) -> tuple[NodeUse, ...]:
         """What each node does; those that hold the same together."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from tessera.channels.routes import Route
 from tessera.engines.ray_backend.capacity import with_shared_gpus
 from tessera.engines.simulated.cluster import Cluster, NodeKind, place_replicas
+from tessera.graph.channel import Channel
+from tessera.graph.disciplines import Newest, every_of
 from tessera.graph.groups import deal
 from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import RouteKind
@@ -52,6 +54,10 @@ class Deployment:
     def exact(self) -> bool:
         """Whether every replica is simulated."""
         return len(self.numbers) == sum(f.replicas for f in self.full.fragments)
+
+    def publications(self, channel: int) -> float:
+        """How many messages of a channel there are, for each gradient that one is simulated for."""
+        return every_of(self.plan.channels[channel].discipline) / every_of(self.full.channels[channel].discipline)
 
     def copies(self, route: Route, p: int, q: int) -> tuple[float, float]:
         """How many messages one from sender `p` to receiver `q` stands for: of those that one sender sends, and of
@@ -138,7 +144,18 @@ def _sampled(plan: Plan, kept: list[tuple[int, int]], stands_for: Sequence[float
     for i, fragment in enumerate(plan.fragments):
         weights = [weight for (j, _), weight in zip(kept, stands_for, strict=True) if j == i]
         fragments.append(_with_weights(fragment, weights, plan.groups, plan.batches))
-    return replace(plan, fragments=tuple(fragments), origin=None)
+    learner = plan.home("grad")
+    gradients = plan.fragments[learner].replicas / fragments[learner].replicas if plan.solo else 1.0
+    channels = tuple(_for_gradients(channel, gradients) for channel in plan.channels)
+    return replace(plan, fragments=tuple(fragments), channels=channels, origin=None)
+
+
+def _for_gradients(channel: Channel, gradients: float) -> Channel:
+    """The channel where a gradient that is applied alone stands for several: params are sent after fewer of them."""
+    discipline = channel.discipline
+    if not isinstance(discipline, Newest):
+        return channel
+    return replace(channel, discipline=replace(discipline, every=max(1, round(discipline.every / gradients))))
 
 
 def _with_weights(fragment: Placement, weights: list[float], groups: int, batches: int) -> Placement:

@@ -120,6 +120,7 @@ class SimulatedLink:
         spec: LinkSpec,
         nbytes: int,
         stands_for: float,
+        publications: float,
         work: LinkWork,
         ends: dict[int, LinkEnd],
         time: VirtualTime,
@@ -127,10 +128,11 @@ class SimulatedLink:
         charge: Charge,
         rates: defaultdict[int, EventRate],
     ) -> None:
-        """`stands_for` is of the writer, `ends` are by node, `wake` makes a replica look again, by its place, and
+        """`stands_for` is of the writer, `publications` are of each gradient that a message of a register stands for,
+        `ends` are by node, `wake` makes a replica look again, by its place, and
         `rates` are of messages that each place sends."""
         self._rates, self._work = rates, work
-        self._stands_for = stands_for
+        self._stands_for, self._publications = stands_for, publications
         self.nbytes, self.ends, self.register, self.capacity = nbytes, ends, spec.register, spec.capacity
         self.messages: dict[int, Message] = {}
         self.taken = [0] * len(spec.readers)
@@ -165,7 +167,8 @@ class SimulatedLink:
 
     def _send(self, ends: list[LinkEnd], number: int, message: Message) -> None:
         """Send to some of the ends; the newest params may stand for all that were published since the last."""
-        times = max(1.0, message.value.stands_for / self._stands_for) if self.register else 1.0
+        gradients = message.value.stands_for / self._stands_for
+        times = max(1.0, gradients * self._publications) if self.register else 1.0
         ready = self._time.now + self._pay(ends, times)
         for end in ends:
             end.on_the_way = True

@@ -94,8 +94,9 @@ class Wiring:
         self.sizes[spec.writer, channel.slot] += round(stands_for * nbytes + (stands_for - 1) * HEADER)
         work = self._work(k, channel.slot, spec, nbytes)
         return SimulatedLink(
-            spec, nbytes, stands_for, work, ends, self.time, partial(self.wake, k), self.charge, self.rates
-        )
+            spec, nbytes, stands_for, self.deployment.publications(k), work, ends, self.time, partial(self.wake, k),
+            self.charge, self.rates,
+        )  # fmt: skip
 
     def _work(self, channel: int, slot: str, spec: LinkSpec, nbytes: int) -> LinkWork:
         """What one message is to both ends: its share of their exchanges."""

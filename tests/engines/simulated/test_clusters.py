@@ -169,6 +169,30 @@ def test_too_little_memory_is_refused_with_asked_and_available():
         engine_for("single_learner_coarse:actors=1", costs(), (NodeKind(name="small", count=2, cores=1, memory=10),))
 
 
+@pytest.mark.parametrize(("gradients", "pull", "sent"), [(10, 25, 2), (10, 4, 1), (10, 10, 1)])
+def test_params_are_sent_after_as_many_gradients_where_one_stands_for_several(gradients, pull, sent):
+    policy = f"central:workers={8 * gradients},mode=async,pull={pull}"
+    nodes = (NodeKind(count=8 * gradients, cores=1), NodeKind(name="server", cores=1))
+    deployment = engine_for(policy, Costs(), nodes, 8 * gradients, most=8, lag=None).deployment
+    k = next(k for k, channel in enumerate(deployment.plan.channels) if channel.stream == "params")
+    assert deployment.plan.channels[k].discipline.every == sent
+    # of each message the server sends as many as there are in the time that it stands for
+    assert gradients * deployment.publications(k) == pytest.approx(gradients * sent / pull)
+
+
+def test_params_that_are_sent_now_and_then_get_as_old_in_a_large_plan():
+    """All push at once, and 200 gradients are two rounds: the first after new params was begun with those before."""
+    found = {}
+    for most in (500, 20):
+        nodes = (NodeKind(count=100, cores=1), NodeKind(name="server", cores=1))
+        policy = "central:workers=100,mode=async,pull=200"
+        engine = engine_for(policy, costs(1.0, 1.0, 1e-4), nodes, 100, most, lag=None)
+        learners = engine.plan.fragments[0].replicas
+        flow = engine.run(20 * learners, 10 * learners).flows["gradients"]
+        found[most] = flow.lag_mean, flow.lag_max
+    assert found == {500: (100, 200), 20: (100, 200)}
+
+
 TAIL = tuple(Work(0.001 * (1 + 20 / (k + 1)), 0.001) for k in range(64))
 DISCIPLINES = {
     "all are waited for": ("single_learner_coarse:actors={n}", 10),
