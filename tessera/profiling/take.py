@@ -61,7 +61,7 @@ def take_profile(
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    ran = run_trials(algorithm, env, plan, begun + seconds, tell)
+    ran, skipped = run_trials(algorithm, env, plan, begun + seconds, tell)
     if ran:
         costs = with_waits(costs, ran, alone(findings), algorithm, env)
     progress("done", 1.0)
@@ -75,6 +75,7 @@ def take_profile(
         start_seconds=max((run.start_seconds for run in ran), default=0.0),
         compile_seconds=findings.compile_seconds,
         process_bytes={title: size for run in ran for title, size in run.process_bytes.items()},
+        skipped=(*findings.skipped, *skipped),
     )
 
 
@@ -94,8 +95,11 @@ def run_all_probes(
     ]
     compile_ahead(jobs, end, tell)
     for job in jobs:
+        done = 0
         for tried, found in run_probes(job, end, tell):
             findings.add(found, tried is everything)
+            done += 1
+        findings.skipped += map(_words, job.plans[done:])
     return findings
 
 
@@ -125,17 +129,18 @@ def compile_ahead(jobs: list[ProbeJob], end: float, tell: Callable[[str], None])
 
 def run_trials(
     algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
-) -> list[TrialRun]:
-    """Run plans with two replicas on processes, as long as there is time."""
+) -> tuple[list[TrialRun], list[str]]:
+    """Run plans with two replicas on processes, as long as there is time; and those for which there was none."""
     found: list[TrialRun] = []
-    for split in SPLITS:
-        tried = in_two(plan, split)
+    skipped: list[str] = []
+    for tried in [p for p in (in_two(plan, split) for split in SPLITS) if p is not None]:
         longest = max((run.start_seconds for run in found), default=0.0)
-        if tried is None or time.monotonic() + longest > end:
+        if time.monotonic() + longest > end:
+            skipped.append(f"{_words(tried)} on processes")
             continue
         tell(f"{_words(tried)} on processes")
         found.append(trial_run(tried, algorithm, env))
-    return found
+    return found, skipped
 
 
 def with_waits(
