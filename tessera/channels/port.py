@@ -85,6 +85,7 @@ class ReplicaPort:
             return self.exchanges[channel].send(value)
         link = self.outgoing.get(channel)
         if link is None:  # no replica is linked to this one
+            self._note_version(channel, value)
             return True
         if channel in self._accumulators:
             return self._send_accumulated(channel, link, value)
@@ -161,19 +162,21 @@ class ReplicaPort:
 
     def put(self, channel: int, value: Any) -> None:
         """Send now: there must be room."""
-        route = self.routes[channel]
-        if route.channel.stream == "params":
-            self.versions.newest = route.values.version(value)
+        self._note_version(channel, value)
         self.outgoing[channel].put(value, self.versions.newest)
         self._count_sent(channel, value)
 
     def publish(self, channel: int, value: Any) -> None:
         """Send what receivers begin with or trail behind by, before the program runs; it is not counted."""
         if channel in self.outgoing:
-            route = self.routes[channel]
-            if route.channel.stream == "params":
-                self.versions.newest = route.values.version(value)
+            self._note_version(channel, value)
             self.outgoing[channel].put(value, self.versions.newest)
+
+    def _note_version(self, channel: int, value: Any) -> None:
+        """Know of params that this replica has made, whether or not another one is linked to it."""
+        route = self.routes[channel]
+        if route.channel.stream == "params":
+            self.versions.newest = route.values.version(value)
 
     def _send_accumulated(self, channel: int, link: Link, value: Any) -> bool:
         accumulator = self._accumulators[channel]

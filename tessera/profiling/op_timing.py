@@ -22,6 +22,8 @@ from tessera.support.trees import is_key
 LEAST_SECONDS = 0.02
 """A loop is made longer until it takes as long."""
 MOST_TURNS = 1 << 16
+REPLAY = "buffer"
+"""The slot that is too large to be copied in every turn."""
 
 Function = Callable[..., tuple[Any, ...]]
 
@@ -39,7 +41,7 @@ def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...
     out: list[Node] = []
     for node in nodes:
         if isinstance(node, Op) and node.kind == TRACED:
-            loop = loops[op_name(node)] = Looped(node.function)
+            loop = loops[op_name(node)] = Looped(node)
             out.append(replace(node, function=loop))
         elif isinstance(node, Repeat | Every):
             out.append(replace(node, body=_apart(node.body, loops)))
@@ -49,10 +51,16 @@ def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...
 
 
 class Looped:
-    """A function in a compiled loop around it: called once it gives what the function does."""
+    """The function of an Op in a compiled loop around it: called once it gives what the function does.
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    A replay goes from turn to turn, so that it is changed in place, as it is within a segment.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self._function: Function = op.function
+        kept = [REPLAY] if REPLAY in op.reads and REPLAY in op.writes else []
+        self._kept = {op.reads.index(slot): op.writes.index(slot) for slot in kept}
+        """Argument -> the result that is this argument of the next turn."""
         self._loop = jax.jit(self._turns)
         self._arguments: tuple[Any, ...] = ()
 
@@ -80,13 +88,18 @@ class Looped:
         return clock() - begun
 
     def _turns(self, turns: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        fixed = tuple(() if k in self._kept else argument for k, argument in enumerate(arguments))
+
         def turn(k: Any, last: Any) -> Any:
             # the barrier keeps the compiler from moving the call out of the loop
-            held, now = jax.lax.optimization_barrier((arguments, k))
-            return now, self._function(*held)
+            held, now = jax.lax.optimization_barrier((fixed, k))
+            given = [last[1][self._kept[j]] if j in self._kept else argument for j, argument in enumerate(held)]
+            return now, self._function(*given)
 
-        empty = jax.tree.map(_zeros, jax.eval_shape(self._function, *arguments))
-        return jax.lax.fori_loop(0, turns, turn, (jnp.int32(0), empty))[1]
+        made = jax.tree.map(_zeros, jax.eval_shape(self._function, *arguments))
+        begun = {result: arguments[argument] for argument, result in self._kept.items()}
+        first = tuple(begun.get(k, empty) for k, empty in enumerate(made))
+        return jax.lax.fori_loop(0, turns, turn, (jnp.int32(0), first))[1]
 
 
 def _zeros(like: Any) -> jax.Array:

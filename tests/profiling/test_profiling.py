@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,6 +32,7 @@ from tessera.profiling.findings import (
     link_costs,
     make_costs,
 )
+from tessera.profiling.op_timing import time_ops
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
@@ -83,6 +85,21 @@ def test_every_op_is_timed_within_a_program():
     assert set(found) == known
     assert {envs for envs, _ in found.values()} == {8}
     assert found["grad batch+summary -> gradients"][1] > found["grad samples -> lags"][1] >= 0
+
+
+def test_an_op_that_changes_a_replay_is_timed_without_copying_it():
+    def put(buffer: Any, experience: Any) -> tuple[Any]:
+        return (buffer.at[experience].add(1.0),)
+
+    def copy(buffer: Any, experience: Any) -> tuple[Any]:
+        return (buffer + experience,)
+
+    slots = {"buffer": jnp.zeros(1 << 24), "experience": jnp.int32(3)}
+    found = {}
+    for function in (put, copy):
+        op = Op("store", function, ("buffer", "experience"), ("buffer",))
+        (found[function.__name__],) = time_ops((op,), dict(slots)).values()
+    assert found["put"] < found["copy"] / 20
 
 
 def test_messages_cost_what_the_nearest_line_says():

@@ -42,7 +42,7 @@ from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
 from tessera.engines.simulated.memory import refuse_too_little_memory, replica_bytes
 from tessera.engines.simulated.prediction import Prediction
-from tessera.engines.simulated.programs import applies, with_costs
+from tessera.engines.simulated.programs import applies, with_costs, with_names_of
 from tessera.engines.simulated.replica import SimulatedReplica, count_ages, drive_updates
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
@@ -86,7 +86,7 @@ class SimulatedEngine:
         timeline are written beside that file, for `merge_traces`; `shapes` are those of the program's slots, which many
         plans have in common."""
         self.deployment = deployment or on_one_machine(plan, cores, accelerators)
-        self.plan, self.algorithm, self.costs = self.deployment.plan, algorithm, costs
+        self.plan, self.algorithm = self.deployment.plan, algorithm
         plan = self.plan
         self._random, self._generator = Random(seed).random, np.random.default_rng(seed)
         self._trace = trace
@@ -94,6 +94,7 @@ class SimulatedEngine:
         self._measured_from = 0.0
         self.nodes = [SimulatedNode(self.time, kind, costs.slowdown) for kind in self.deployment.kinds]
         training = make_training(plan, algorithm, env)
+        self.costs = costs = with_names_of(training, costs)
         self._lag = training.lag
         routes = make_routes(plan, algorithm)
         shapes = slot_shapes(training, plan) if shapes is None else shapes

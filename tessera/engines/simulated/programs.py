@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
+from tessera.engines.simulated.costs import Costs, op_name, ops_in
 from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Repeat, Segment, Send
+from tessera.program.training_program import Training
+
+Value = TypeVar("Value")
 
 
 def with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -52,3 +58,22 @@ def applies(nodes: tuple[Node, ...]) -> tuple[int, int]:
         elif isinstance(node, Op):
             once += node.operator == "apply" and "gradients" in node.reads and node.writes == ("state",)
     return once, each_turn
+
+
+def with_names_of(training: Training, costs: Costs) -> Costs:
+    """Costs by the names that Ops have in a program whose gradients are applied one by one, or in one memory.
+
+    There the statistics that `apply` absorbs come in another slot. The work is the same, and profiles are taken of
+    programs whose gradients are applied together.
+    """
+    together = replace(training, solo=False, exchange="")
+    pairs = zip(ops_in((together.learn(),)), ops_in((training.learn(),)), strict=True)
+    names = {op_name(known): op_name(own) for known, own in pairs if op_name(known) != op_name(own)}
+    if not names:
+        return costs
+    pattern = re.compile(rf"(?:^|(?<=; )|(?<=\())({'|'.join(map(re.escape, names))})(?=;|\)|$)")
+
+    def renamed(table: Mapping[str, Value]) -> dict[str, Value]:
+        return {pattern.sub(lambda found: names[found[1]], name): value for name, value in table.items()}
+
+    return replace(costs, ops=renamed(costs.ops), timings=renamed(costs.timings), after_wait=renamed(costs.after_wait))

@@ -59,6 +59,31 @@ def test_one_program_takes_the_sum_of_its_costs():
     assert seconds(predict("fused:devices=1", costs(acting=0.5, dispatch=40.0))) == pytest.approx(2.0 + 40.0 / 40)
 
 
+NORMALISING = replace(QUEUE, normalise_observations=True)
+ABSORBING = "apply gradients+squares+summary"
+"""Where gradients are applied together, and statistics come in the summary: so are the programs of a profile."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("multi_learner:learners=2", 1.0 + 3.0 + 1.0),
+        ("central:workers=2,mode=async", (1.0 + 3.0) / 2),  # each gradient is an update, and brings statistics
+        ("hogwild:workers=2", 1.0 + 3.0 + 1.0),
+    ],
+)
+def test_costs_hold_wherever_statistics_come_from(policy, expected):
+    given = Costs({ACTING: ((8, 0.25),), LEARNING: ((8, 3.0),), f"{ABSORBING} -> state": ((8, 1.0),)})
+    lag = 0 if "async" not in policy else None
+    assert seconds(predict(policy, given, algorithm=NORMALISING, lag=lag)) == pytest.approx(expected)
+
+
+def test_timed_segments_hold_wherever_statistics_come_from():
+    timed = {f"apply gradients -> squares; {ABSORBING} -> state; apply -> view": (Timing(8, 1, (Work(1.5, 1.5),)),)}
+    found = predict("central:workers=2,mode=async", costs(learning=0.5, timings=timed), algorithm=NORMALISING)
+    assert seconds(found) == pytest.approx(1.5)  # two workers are faster than the server
+
+
 ALL_WORK = costs(acting=0.5, learning=3.0, applying=1.0)
 
 
@@ -124,6 +149,14 @@ def test_experience_gets_as_old_as_queues_and_bounds_let_it():
     assert predict("single_learner_coarse:actors=2,mode=async", slow_learner).flows["experience"].lag_mean == 3
     taken = predict("single_learner_coarse:actors=4,mode=async,take=2", slow_learner).flows["experience"]
     assert taken.lag_mean == pytest.approx(12, abs=1)  # the same, of 8 groups, 2 at a time
+
+
+def test_a_learner_that_no_actor_reads_params_of_counts_lag_as_the_others_do():
+    """Both learners take a half of each of the actor's unrolls: two messages wait, and a third is ready to be sent."""
+    found = predict("multi_learner_coarse:actors=1,learners=2,mode=async", costs(acting=0.1, learning=3.0))
+    assert found.lags["experience"] == {3: 2 * 40}
+    bounded = predict("multi_learner_coarse:actors=1,learners=2,mode=async,lag=1", costs(acting=0.1, learning=3.0))
+    assert set(bounded.lags["experience"]) <= {0, 1}
 
 
 @pytest.mark.parametrize(
