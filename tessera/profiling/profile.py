@@ -64,8 +64,8 @@ class Profile:
         if not self.skipped:
             return ""
         return (
-            f"the profile was cut short, so that predictions are rough: {len(self.skipped)} of its plans were not "
-            f"tried, such as {self.skipped[0]}; programs are compiled now, so that `tessera profile --again` gets further"
+            f"the profile was cut short, so predictions are rough: {len(self.skipped)} plans were not tried, such as "
+            f"{self.skipped[0]}; what it compiled is kept, so that `tessera profile --again` gets further"
         )
 
     @property

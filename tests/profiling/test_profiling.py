@@ -36,7 +36,7 @@ from tessera.profiling.op_timing import time_ops
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
-from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
+from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
 from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import HOST, Op, Recv
@@ -183,9 +183,9 @@ def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(plann
     costs = Costs({"act observed -> actions": ((8, 0.001),)})
     without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
     ran = TrialRun(tried, 1.0, {}, without, {})
-    assert find_wake(costs, ran, bound, environment) == 0.0
+    assert fitted("wake", costs, ran, bound, environment) == 0.0
     slower = replace(ran, update_seconds=without + 0.001)
-    wake = find_wake(costs, slower, bound, environment)
+    wake = fitted("wake", costs, slower, bound, environment)
     again = 1 / SimulatedEngine(tried, bound, environment, replace(costs, wake=wake), 2).run(20).updates_per_second
     assert wake > 0
     assert again == pytest.approx(slower.update_seconds, rel=0.01)
@@ -297,7 +297,7 @@ def test_a_profile_that_was_cut_short_says_so(planned):
     saved = some_profile(planned)
     assert saved.gap == ""
     short = replace(saved, skipped=("env | act+store+grad+apply", "env+act x 8 | store+grad+apply"))
-    assert "2 of its plans were not tried, such as env | act+store+grad+apply" in short.gap
+    assert "2 plans were not tried, such as env | act+store+grad+apply" in short.gap
     assert "tessera profile --again" in short.gap
 
 
