@@ -34,7 +34,7 @@ def time_ops(program: tuple[Node, ...], slots: Slots) -> dict[str, float]:
     slots["count"] = jnp.int32(1)
     for _ in PLAIN.run(_apart(program, loops), slots):
         pass
-    return {name: loop.seconds() for name, loop in loops.items()}
+    return {name: loop.seconds(slots) for name, loop in loops.items()}
 
 
 def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...]:
@@ -53,53 +53,66 @@ def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...
 class Looped:
     """The function of an Op in a compiled loop around it: called once it gives what the function does.
 
-    A replay goes from turn to turn, so that it is changed in place, as it is within a segment.
+    A replay goes from turn to turn and from call to call, so that it is changed in place, as it is within a segment.
     """
 
     def __init__(self, op: Op) -> None:
         self._function: Function = op.function
-        kept = [REPLAY] if REPLAY in op.reads and REPLAY in op.writes else []
-        self._kept = {op.reads.index(slot): op.writes.index(slot) for slot in kept}
-        """Argument -> the result that is this argument of the next turn."""
-        self._loop = jax.jit(self._turns)
-        self._arguments: tuple[Any, ...] = ()
+        self._replay = op.reads.index(REPLAY) if REPLAY in op.reads else None
+        """The argument that is a replay."""
+        self._changed = op.writes.index(REPLAY) if REPLAY in op.reads and REPLAY in op.writes else None
+        """The result that is the replay of the next turn."""
+        self._loop = jax.jit(self._turns, donate_argnums=1 if self._changed is not None else ())
+        self._others: tuple[Any, ...] = ()
+        """The last arguments but for a replay."""
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Call the function."""
-        self._arguments = arguments
-        return self._loop(1, arguments)
+        self._others = tuple(() if k == self._replay else argument for k, argument in enumerate(arguments))
+        return self._loop(1, () if self._replay is None else arguments[self._replay], self._others)
 
-    def seconds(self) -> float:
-        """Seconds of one call with the last arguments."""
-        if not jax.tree.leaves(jax.eval_shape(self._function, *self._arguments)):
+    def seconds(self, slots: Slots) -> float:
+        """Seconds of one call with the last arguments; a replay is that of the slots, and goes back there."""
+        if not jax.tree.leaves(jax.eval_shape(self._once, self._replay_of(slots), self._others)):
             return 0.0
-        turns, seconds = 1, self._timed(1)
+        turns, seconds = 1, self._timed(1, slots)
         while seconds < LEAST_SECONDS and turns < MOST_TURNS:
             turns = min(MOST_TURNS, max(2 * turns, int(turns * 1.5 * LEAST_SECONDS / max(seconds, 1e-6))))
-            seconds = min(self._timed(turns) for _ in range(2))
-        none = min(self._timed(0) for _ in range(3))
+            seconds = min(self._timed(turns, slots) for _ in range(2))
+        none = min(self._timed(0, slots) for _ in range(3))
         return max(seconds - none, 0.0) / turns
 
-    def _timed(self, turns: int) -> float:
+    def _timed(self, turns: int, slots: Slots) -> float:
         """Seconds of so many turns; on processors those of a core, since others may want it too."""
         clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
         begun = clock()
-        jax.block_until_ready(self._loop(turns, self._arguments))
-        return clock() - begun
+        results = jax.block_until_ready(self._loop(turns, self._replay_of(slots), self._others))
+        seconds = clock() - begun
+        if self._changed is not None:
+            slots[REPLAY] = results[self._changed]
+        return seconds
 
-    def _turns(self, turns: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        fixed = tuple(() if k in self._kept else argument for k, argument in enumerate(arguments))
+    def _replay_of(self, slots: Slots) -> Any:
+        return () if self._replay is None else slots[REPLAY]
+
+    def _once(self, replay: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._function(*(replay if k == self._replay else argument for k, argument in enumerate(others)))
+
+    def _turns(self, turns: Any, replay: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
+        changed = self._changed
 
         def turn(k: Any, last: Any) -> Any:
             # the barrier keeps the compiler from moving the call out of the loop
-            held, now = jax.lax.optimization_barrier((fixed, k))
-            given = [last[1][self._kept[j]] if j in self._kept else argument for j, argument in enumerate(held)]
-            return now, self._function(*given)
+            if changed is None:
+                (held, given), now = jax.lax.optimization_barrier(((others, replay), k))
+            else:
+                (held, now), given = jax.lax.optimization_barrier((others, k)), last[1][changed]
+            return now, self._once(given, held)
 
-        made = jax.tree.map(_zeros, jax.eval_shape(self._function, *arguments))
-        begun = {result: arguments[argument] for argument, result in self._kept.items()}
-        first = tuple(begun.get(k, empty) for k, empty in enumerate(made))
-        return jax.lax.fori_loop(0, turns, turn, (jnp.int32(0), first))[1]
+        first = [jax.tree.map(_zeros, made) for made in jax.eval_shape(self._once, replay, others)]
+        if changed is not None:
+            first[changed] = replay
+        return jax.lax.fori_loop(0, turns, turn, (jnp.int32(0), tuple(first)))[1]
 
 
 def _zeros(like: Any) -> jax.Array:

@@ -94,11 +94,11 @@ def test_an_op_that_changes_a_replay_is_timed_without_copying_it():
     def copy(buffer: Any, experience: Any) -> tuple[Any]:
         return (buffer + experience,)
 
-    slots = {"buffer": jnp.zeros(1 << 24), "experience": jnp.int32(3)}
     found = {}
     for function in (put, copy):
         op = Op("store", function, ("buffer", "experience"), ("buffer",))
-        (found[function.__name__],) = time_ops((op,), dict(slots)).values()
+        slots = {"buffer": jnp.zeros(1 << 24), "experience": jnp.int32(3)}
+        (found[function.__name__],) = time_ops((op,), slots).values()
     assert found["put"] < found["copy"] / 20
 
 
