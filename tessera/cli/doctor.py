@@ -88,7 +88,7 @@ def _ray() -> str:
 def _profiles() -> str:
     """Which profiles are known, and which of them no longer hold."""
     from tessera.errors import TesseraError
-    from tessera.profiling.profile import changes, profiles_folder, read_profile
+    from tessera.profiling.profile import changes, is_old, profiles_folder, read_profile
 
     folder = profiles_folder()
     if folder is None:
@@ -98,6 +98,9 @@ def _profiles() -> str:
     broken: list[str] = []
     for path in sorted(folder.glob("*.json")):
         try:
+            if is_old(path):
+                stale.append(f"{path.stem} (by an earlier version)")
+                continue
             profile = read_profile(path)
         except TesseraError:
             broken.append(path.name)

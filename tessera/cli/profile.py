@@ -40,6 +40,8 @@ def profile_command(arguments: list[str]) -> None:
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **plan_arguments(world))
     profile = saved_or_taken(bound, env, plan, progress_bar, again=options.again, seconds=options.seconds)
     print(report(profile))
+    if profile.gap:
+        print(f"note      {profile.gap}")
     path = path_of(profile.about)
     print(f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty")
 
@@ -83,11 +85,13 @@ def report(profile: Profile) -> str:
             size = f"{timing.envs:6d} environments, {timing.threads} threads"
             work = f"{1e3 * middle.seconds:9.3f} ms, 95 % within {1e3 * slow.seconds:9.3f}"
             lines.append(f"call      {size}  {work}  {name if len(name) < 80 else name[:77] + '...'}")
-    links = costs.links
-    lines.append(
-        f"message   {1e6 * links.cpu_per_message:.0f} µs and {1e9 * links.cpu_per_byte:.2f} ns a byte at each end, "
-        f"{1e6 * costs.wake:.0f} µs to wake whoever waits for it"
-    )
+    for name, exchange in costs.exchanges.items():
+        later = costs.after_wait.get(name, 0.0)
+        lines.append(
+            f"exchange  {1e6 * exchange.fixed:.0f} µs, {1e6 * exchange.per_link:.0f} µs a link and "
+            f"{1e9 * exchange.per_byte:.2f} ns a byte, {1e6 * later:.0f} µs more after a wait  {name}"
+        )
+    lines.append(f"waking    {1e6 * costs.wake:.0f} µs")
     held = ", ".join(f"{title} {size / 2**20:.0f} MB" for title, size in profile.process_bytes.items())
     lines.append(f"start     {profile.start_seconds:.1f} s on processes; memory: {held or 'not measured'}")
     return "\n".join(lines)

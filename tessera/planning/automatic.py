@@ -92,6 +92,8 @@ def prepare_automatically(
     # this process has taken all memory of its accelerators if its environment is on them and nobody has asked
     alone = not asked and is_device(environment) and profile.machine.accelerators > 0
     ranking = _ranked(planned, profile, {"asks_async": asynchronous, "alone": alone}, options)
+    if profile.gap:
+        note(profile.gap)
     from tessera.planning.explain import why_best
 
     policy, text = policies.named(ranking.best.policy)

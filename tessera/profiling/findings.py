@@ -40,6 +40,8 @@ class Findings:
     per_node: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     compile_seconds: float = 0.0
+    skipped: list[str] = field(default_factory=list)
+    """Plans for which there was no time."""
 
     def add(self, found: Probed, alone: bool) -> None:
         """Add those of one probe, as they would be on a machine of speed 1."""
@@ -132,11 +134,13 @@ def exchange_costs(exchanges: list[ExchangeTime]) -> dict[str, ExchangeCosts]:
 def nearest_line(exchanges: list[ExchangeTime], fixed: bool = True) -> tuple[float, float, float]:
     """A fixed part, and parts for each link and each byte, none of which is less than nothing.
 
-    The line has the least relative errors, so that small exchanges count as much as large ones.
+    The line has the least relative errors, so that small exchanges count as much as large ones. Where all were of one
+    size, all of it is for links: nothing says that smaller ones take less.
     """
     if not exchanges:
         return 0.0, 0.0, 0.0
     seconds = np.array([max(e.seconds, 1e-9) for e in exchanges])
-    sizes = np.array([(float(fixed), e.links, e.nbytes / 1024) for e in exchanges])
+    several = len({(e.links, e.nbytes) for e in exchanges}) > 1
+    sizes = np.array([(float(fixed and several), e.links, several * e.nbytes / 1024) for e in exchanges])
     (start, link, kilobyte), _ = nnls(sizes / seconds[:, None], np.ones(len(exchanges)))
     return float(start), float(link), float(kilobyte) / 1024

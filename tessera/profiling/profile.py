@@ -31,7 +31,7 @@ from tessera.support.files import read_json, write_json
 from tessera.support.machine import available_memory, cores
 from tessera.support.named_objects import name_of
 
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "flax", "optax")
 """Packages whose versions decide what work costs."""
 
@@ -55,6 +55,18 @@ class Profile:
     compile_seconds: float = 0.0
     process_bytes: Mapping[str, int] = field(default_factory=dict)
     """Fragment, by its operators -> the most memory that one of its processes held."""
+    skipped: tuple[str, ...] = ()
+    """Plans that there was no time to try: predictions of plans like them are rough."""
+
+    @property
+    def gap(self) -> str:
+        """What is missing in it, and what to do, in a sentence; empty if nothing is."""
+        if not self.skipped:
+            return ""
+        return (
+            f"the profile was cut short, so predictions are rough: {len(self.skipped)} plans were not tried, such as "
+            f"{self.skipped[0]}; what it compiled is kept, so that `tessera profile --again` gets further"
+        )
 
     @property
     def age(self) -> str:
@@ -123,10 +135,17 @@ def save_profile(profile: Profile) -> Path | None:
 def find_profile(algorithm: Algorithm, env: Environment, plan: Plan) -> Profile | None:
     """The saved profile of what a plan runs, if there is one of this machine and these versions."""
     path = path_of(about(algorithm, env, plan))
-    if path is None or not path.is_file():
+    if path is None or not path.is_file() or is_old(path):
         return None
     profile = read_profile(path)
     return None if changes(profile) else profile
+
+
+def is_old(path: Path) -> bool:
+    """Whether a file is a profile by an earlier version, which measured something else."""
+    found = read_json(path)
+    version = found.get("format") if isinstance(found, dict) else None
+    return isinstance(version, int) and 0 < version < FORMAT
 
 
 def changes(profile: Profile) -> list[str]:
@@ -162,6 +181,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "start_seconds": profile.start_seconds,
         "compile_seconds": profile.compile_seconds,
         "process_bytes": dict(profile.process_bytes),
+        "skipped": list(profile.skipped),
         "costs": costs_to_json(profile.costs),
     }
 
@@ -178,6 +198,7 @@ def from_json(found: dict[str, Any]) -> Profile:
         found["circumstances"],
         **{name: float(found[name]) for name in plain},
         process_bytes={name: int(n) for name, n in found["process_bytes"].items()},
+        skipped=tuple(map(str, found["skipped"])),
     )
 
 

@@ -19,8 +19,8 @@ from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.findings import Findings, alone, make_costs
 from tessera.profiling.probe import Probed, ProbeJob, probed_from_json
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
-from tessera.profiling.trial_run import TrialRun, bytes_before_arrays, find_wake, times_after_wait, trial_run
-from tessera.profiling.tried_plans import SPLITS, in_one, in_two, split_plans
+from tessera.profiling.trial_run import TrialRun, bytes_before_arrays, times_after_wait, trial_run, with_wakes
+from tessera.profiling.tried_plans import SPLITS, crowded_plans, in_one, in_two, split_plans
 from tessera.support.cache import caches_programs
 from tessera.support.machine import cores
 
@@ -61,9 +61,12 @@ def take_profile(
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    ran = run_trials(algorithm, env, plan, begun + seconds, tell)
+    trials = [in_two(plan, split) for split in SPLITS]
+    ran, skipped = run_trials(algorithm, env, [p for p in trials if p is not None], begun + seconds, tell)
+    crowd, skipped_crowd = run_trials(algorithm, env, crowded_plans(plan), begun + seconds, tell)
     if ran:
         costs = with_waits(costs, ran, alone(findings), algorithm, env)
+        costs = with_wakes(costs, ran, crowd[0] if crowd else None, algorithm, env)
     progress("done", 1.0)
     return Profile(
         costs,
@@ -75,6 +78,7 @@ def take_profile(
         start_seconds=max((run.start_seconds for run in ran), default=0.0),
         compile_seconds=findings.compile_seconds,
         process_bytes={title: size for run in ran for title, size in run.process_bytes.items()},
+        skipped=(*findings.skipped, *skipped, *skipped_crowd),
     )
 
 
@@ -94,8 +98,11 @@ def run_all_probes(
     ]
     compile_ahead(jobs, end, tell)
     for job in jobs:
+        done = 0
         for tried, found in run_probes(job, end, tell):
             findings.add(found, tried is everything)
+            done += 1
+        findings.skipped += map(_words, job.plans[done:])
     return findings
 
 
@@ -124,18 +131,19 @@ def compile_ahead(jobs: list[ProbeJob], end: float, tell: Callable[[str], None])
 
 
 def run_trials(
-    algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
-) -> list[TrialRun]:
-    """Run plans with two replicas on processes, as long as there is time."""
+    algorithm: Algorithm, env: Environment, plans: list[Plan], end: float, tell: Callable[[str], None]
+) -> tuple[list[TrialRun], list[str]]:
+    """Run plans on processes, as long as there is time; and those for which there was none."""
     found: list[TrialRun] = []
-    for split in SPLITS:
-        tried = in_two(plan, split)
+    skipped: list[str] = []
+    for tried in plans:
         longest = max((run.start_seconds for run in found), default=0.0)
-        if tried is None or time.monotonic() + longest > end:
+        if time.monotonic() + longest > end:
+            skipped.append(f"{_words(tried)} on processes")
             continue
         tell(f"{_words(tried)} on processes")
         found.append(trial_run(tried, algorithm, env))
-    return found
+    return found, skipped
 
 
 def with_waits(
@@ -143,8 +151,7 @@ def with_waits(
 ) -> Costs:
     """Costs with those that only show where replicas wait for each other."""
     memory = statistics.median(bytes_before_arrays(run, algorithm, env) for run in ran)
-    costs = replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=int(memory))
-    return replace(costs, wake=statistics.median(find_wake(costs, run, algorithm, env) for run in ran))
+    return replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=int(memory))
 
 
 def start_prober(job: ProbeJob) -> PooledProcess:

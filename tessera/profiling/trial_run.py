@@ -163,12 +163,20 @@ def bytes_before_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -
     return statistics.fmean(found)
 
 
-def find_wake(costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
-    """What waking a replica must take for a simulated update to take as long as a real one."""
+def with_wakes(
+    costs: Costs, runs: Sequence[TrialRun], crowded: TrialRun | None, algorithm: Algorithm, env: Environment
+) -> Costs:
+    """Costs with what waking a replica takes, and more while cores are busy, by a run with more replicas than cores."""
+    costs = replace(costs, wake=statistics.median(fitted("wake", costs, run, algorithm, env) for run in runs))
+    return costs if crowded is None else replace(costs, switch=fitted("switch", costs, crowded, algorithm, env))
+
+
+def fitted(name: str, costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
+    """What a cost of waking replicas must be for a simulated update to take as long as a real one."""
     shapes = slot_shapes(make_training(run.plan, algorithm, env), run.plan)  # the same in all of these simulations
 
-    def simulated(wake: float) -> float:
-        given = replace(costs, wake=wake)
+    def simulated(seconds: float) -> float:
+        given = replace(costs, wake=seconds) if name == "wake" else replace(costs, switch=seconds)
         engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), shapes=shapes)
         return 1 / engine.run(SIMULATED_UPDATES).updates_per_second
 

@@ -13,6 +13,8 @@ from tessera.support.machine import cores
 WHOLE = "env act store grad apply"
 ALTERNATING = ("env", "act store grad apply")
 """A message at every step, for which the other one waits."""
+MOST_CROWDED = 4
+"""Cores above which no plan is tried that has more replicas."""
 SPLITS = (("env act", "store grad apply"), ALTERNATING, ("env act store grad", "apply"))
 """Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
 
@@ -43,6 +45,15 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
         yield in_two(plan, workers, most)
     if most > 2:
         yield in_one(plan, most)
+
+
+def crowded_plans(plan: Plan) -> list[Plan]:
+    """A plan in which replicas wait for each other at every step, with one more of them than there are cores.
+
+    None where that takes many processes.
+    """
+    tried = in_two(plan, ALTERNATING, cores()) if 1 < cores() <= MOST_CROWDED else None
+    return [] if tried is None else [tried]
 
 
 def in_one(plan: Plan, replicas: int = 1) -> Plan | None:

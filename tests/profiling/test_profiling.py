@@ -36,7 +36,7 @@ from tessera.profiling.op_timing import time_ops
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
-from tessera.profiling.trial_run import TrialRun, find_wake, times_after_wait, trial_run
+from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
 from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import HOST, Op, Recv
@@ -118,6 +118,8 @@ def test_each_kind_of_exchange_has_costs_of_its_own():
     found = exchange_costs([*taken, ExchangeTime("send view", 1, 0, 3e-4)])
     assert found["receive gradients"] == ExchangeCosts(*map(pytest.approx, (1e-5, 2e-5, 1e-9)))
     assert found["send view"].cpu_seconds(1, 0) == pytest.approx(3e-4)
+    (one,) = exchange_costs([ExchangeTime("send view", 2, 4096, 3e-4)]).values()
+    assert one == ExchangeCosts(per_link=pytest.approx(1.5e-4))
     costs = Costs(exchanges=found, links=LinkCosts(cpu_per_message=1.0))
     assert costs.exchange_seconds("gradients", False, 2, 1000) == pytest.approx(5.1e-5)
     assert costs.exchange_seconds("gradients", True, 2, 1000) == 2.0  # not timed: by the line through all others
@@ -181,9 +183,9 @@ def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(plann
     costs = Costs({"act observed -> actions": ((8, 0.001),)})
     without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
     ran = TrialRun(tried, 1.0, {}, without, {})
-    assert find_wake(costs, ran, bound, environment) == 0.0
+    assert fitted("wake", costs, ran, bound, environment) == 0.0
     slower = replace(ran, update_seconds=without + 0.001)
-    wake = find_wake(costs, slower, bound, environment)
+    wake = fitted("wake", costs, slower, bound, environment)
     again = 1 / SimulatedEngine(tried, bound, environment, replace(costs, wake=wake), 2).run(20).updates_per_second
     assert wake > 0
     assert again == pytest.approx(slower.update_seconds, rel=0.01)
@@ -283,7 +285,23 @@ def test_a_stale_profile_is_noticed(planned, folder, capsys):
     assert "stale: a2c in gymnasium:CartPole-v1 (cores 99, now" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 1, "costs": {"ops": 3}}'])
+def test_a_profile_by_an_earlier_version_is_taken_again(planned, folder, capsys):
+    path = save_profile(some_profile(planned))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
+    assert find_profile(*planned) is None
+    main(["doctor"])
+    assert f"{path.stem} (by an earlier version)" in capsys.readouterr().out
+
+
+def test_a_profile_that_was_cut_short_says_so(planned):
+    saved = some_profile(planned)
+    assert saved.gap == ""
+    short = replace(saved, skipped=("env | act+store+grad+apply", "env+act x 8 | store+grad+apply"))
+    assert "2 plans were not tried, such as env | act+store+grad+apply" in short.gap
+    assert "tessera profile --again" in short.gap
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 2, "costs": {"ops": 3}}'])
 def test_a_file_that_is_no_profile_is_refused_in_one_sentence(text, planned, folder):
     path = save_profile(some_profile(planned))
     path.write_text(text)

@@ -121,6 +121,8 @@ class Costs:
     """Seconds that Python takes between two nodes."""
     wake: float = 0.0
     """Seconds that it takes a core to wake a replica that waits, and to look again for what it waits for."""
+    switch: float = 0.0
+    """Seconds more that this takes while others keep all cores busy."""
     after_wait: Mapping[str, float] = field(default_factory=dict)
     """Name of a segment, an Op or an exchange -> by how much it takes longer as the first of its kind after a wait:
     cores have slept, and caches hold something else."""

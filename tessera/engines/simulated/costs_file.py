@@ -13,7 +13,7 @@ from tessera.engines.simulated.costs import Costs, Curve, ExchangeCosts, LinkCos
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.data_files import read_data
 
-NUMBERS = ("dispatch", "per_node", "wake", "process_memory")
+NUMBERS = ("dispatch", "per_node", "wake", "switch", "process_memory")
 MOST_NUMBERS = 1_000_000
 
 

@@ -233,7 +233,7 @@ class SimulatedEngine:
             begun = replica.began_to_wait
             self._count_waiting(replica)
             replica.waits = None
-            replica.debt += self.costs.wake
+            replica.debt += self.costs.wake + (self.costs.switch if replica.cores.full else 0.0)
             if self.time.now - begun > SPIN_SECONDS:
                 replica.called.clear()
             self._advance(replica)

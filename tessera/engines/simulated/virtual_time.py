@@ -73,6 +73,11 @@ class Cores:
         self._threads += threads
         self._plan_next()
 
+    @property
+    def full(self) -> bool:
+        """Whether every core has something to do."""
+        return self._threads >= self.count
+
     def forget_use(self) -> None:
         """Count how busy cores are from here on."""
         self._settle()

@@ -213,6 +213,14 @@ def test_what_comes_first_after_a_wait_takes_longer_and_what_follows_does_not():
     )
 
 
+def test_waking_a_replica_takes_longer_while_all_cores_are_busy():
+    work, policy = {"acting": 0.5, "learning": 3.0, "applying": 1.0}, "single_learner_coarse:actors=2"
+    free, busy = costs(**work, wake=0.125), costs(**work, wake=0.125, switch=0.25)
+    # of two actors on one core the second is woken while the first works, and the learner while the second still does
+    assert seconds(predict(policy, busy, cores=1)) - seconds(predict(policy, free, cores=1)) == pytest.approx(2 * 0.25)
+    assert seconds(predict(policy, busy)) == pytest.approx(seconds(predict(policy, free)))  # there are cores enough
+
+
 @pytest.mark.parametrize("policy", ["distributed_replay:actors=2,stores=2,mode=async", "gorila", "mirrored:workers=2"])
 def test_replays_are_simulated_too(policy):
     found = predict(policy, costs(acting=0.1, learning=1.0, applying=0.5), algorithm=REPLAY)
