@@ -17,7 +17,7 @@ LEAST_SHARE = 0.2
 """Share of calls without a break that is enough for the others to be left out."""
 
 
-class Call(NamedTuple):
+class TimedCall(NamedTuple):
     """One call of a segment or an Op, or one exchange."""
 
     seconds: float
@@ -27,9 +27,9 @@ class Call(NamedTuple):
     broken: bool = False
     """Whether another process has taken a core from one of its threads."""
 
-    def times(self, factor: float) -> Call:
+    def times(self, factor: float) -> TimedCall:
         """For one update, if it made many."""
-        return Call(self.seconds * factor, self.cpu_seconds * factor, self.broken)
+        return TimedCall(self.seconds * factor, self.cpu_seconds * factor, self.broken)
 
 
 class Stopwatch:
@@ -39,11 +39,11 @@ class Stopwatch:
         self.active = True
         self.turns = 1
         """Updates that a program makes whose number the engine says."""
-        self.calls: dict[str, list[Call]] = {}
+        self.calls: dict[str, list[TimedCall]] = {}
         """Segments and Ops that Python calls, by name."""
         self.switches: Counter[str] = Counter()
         """How often an Op that Python calls has given up its core of its own accord, as what sleeps does."""
-        self.exchanges: dict[tuple[int, str], list[Call]] = {}
+        self.exchanges: dict[tuple[int, str], list[TimedCall]] = {}
         """Channel and name of an exchange -> what sending or taking took; waiting does not count."""
         self.between = 0.0
         """Seconds that Python took between one node and the next."""
@@ -80,7 +80,9 @@ class Stopwatch:
         if waiting:
             self._ended = None
             self.waited(end - begin)
-        elif self._note(node, Call(end - begin, cores_at - self._cores_at, involuntary_switches() > self._breaks_at)):
+        elif self._note(
+            node, TimedCall(end - begin, cores_at - self._cores_at, involuntary_switches() > self._breaks_at)
+        ):
             if self._ended is not None:
                 self.between += begin - self._ended
             self._ended = time.perf_counter()
@@ -104,7 +106,7 @@ class Stopwatch:
     def close(self) -> None:
         """Nothing to do: it has no file."""
 
-    def _note(self, node: Node, call: Call) -> bool:
+    def _note(self, node: Node, call: TimedCall) -> bool:
         """Note a node; whether it is more than a value that is passed on."""
         match node:
             case Segment():
@@ -119,11 +121,11 @@ class Stopwatch:
         self.nodes += 1
         return True
 
-    def note_call(self, name: str, call: Call) -> None:
+    def note_call(self, name: str, call: TimedCall) -> None:
         """Keep the call of a segment or an Op."""
         self.calls.setdefault(name, []).append(call)
 
-    def note_exchange(self, channel: int, name: str, call: Call) -> None:
+    def note_exchange(self, channel: int, name: str, call: TimedCall) -> None:
         """Keep an exchange."""
         self.exchanges.setdefault((channel, name), []).append(call)
 
@@ -140,12 +142,12 @@ class FirstCalls(Stopwatch):
         if seconds > SPIN_SECONDS:
             self._called.clear()
 
-    def note_call(self, name: str, call: Call) -> None:
+    def note_call(self, name: str, call: TimedCall) -> None:
         """Keep the call if it is the first."""
         if self._is_first(name):
             super().note_call(name, call)
 
-    def note_exchange(self, channel: int, name: str, call: Call) -> None:
+    def note_exchange(self, channel: int, name: str, call: TimedCall) -> None:
         """Keep the exchange if it is the first."""
         if self._is_first(name):
             super().note_exchange(channel, name, call)
@@ -166,7 +168,7 @@ def involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def undisturbed(calls: list[Call]) -> list[Work]:
+def undisturbed(calls: list[TimedCall]) -> list[Work]:
     """Calls of something that never sleeps, as they would be without other processes.
 
     Those that were not broken count with their time; if there are few, all count with the part of their time that cores

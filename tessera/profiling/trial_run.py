@@ -18,7 +18,7 @@ from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
-from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
+from tessera.profiling.stopwatch import TimedCall, FirstCalls, undisturbed
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
 from tessera.program.project import project
@@ -32,7 +32,7 @@ LONGEST_WAKE = 0.002
 SIMULATED_UPDATES = 20
 HALVINGS = 12
 COMPILING = 2
-"""Calls of the engine in which replicas compile."""
+"""Calls of the engine before it is timed: in the first replicas compile, the second says how long an update takes."""
 LEAST_CALLS = 5
 """First calls of a kind that are enough to tell how long they take."""
 
@@ -89,10 +89,10 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment) -> TrialRun:
     with tempfile.TemporaryDirectory() as folder:
         start_seconds, update_seconds, held = _run(plan, algorithm, env, FirstCallFiles(folder))
         files = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[TimedCall]] = {}
     for found in files:
         for name, timed in found.items():
-            calls.setdefault(name, []).extend(Call(*call) for call in timed)
+            calls.setdefault(name, []).extend(TimedCall(*call) for call in timed)
     middles = {
         name: statistics.median(work.seconds for work in undisturbed(timed))
         for name, timed in calls.items()
@@ -111,9 +111,8 @@ def _run(
         engine.start()
         engine.advance(1)
         started = time.monotonic() - begun
-        for _ in range(COMPILING - 1):
-            begun = time.monotonic()
-            engine.advance(1)
+        begun = time.monotonic()
+        engine.advance(1)
         updates = max(LEAST_UPDATES, min(MOST_UPDATES, int(SECONDS / (time.monotonic() - begun))))
         engine.advance(updates)
         begun = time.monotonic()

@@ -31,7 +31,8 @@ def test_a_preset_sets_fields_that_its_algorithm_has_and_says_where_they_come_fr
         ("ppo", "Hopper-v5", "mujoco"),
         ("ppo", "gymnasium:Walker2d-v5", "mujoco"),
         ("ppo", "gymnax:Breakout-MinAtar", "breakout"),
-        ("dqn", "gymnax:Asterix-MinAtar?sticky=0.1", "minatar"),
+        ("dqn", "gymnax:Asterix-MinAtar?sticky=0.1", "asterix"),
+        ("dqn", "gymnax:Freeway-MinAtar?sticky=0.1", "minatar"),
         ("dqn", "ale:pong", "atari"),
     ],
 )

@@ -35,7 +35,7 @@ from tessera.profiling.findings import (
 from tessera.profiling.op_timing import time_ops
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
-from tessera.profiling.stopwatch import Call, FirstCalls, undisturbed
+from tessera.profiling.stopwatch import TimedCall, FirstCalls, undisturbed
 from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
 from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
@@ -133,12 +133,12 @@ def test_dispatch_comes_from_small_segments_and_factors_from_large_ones():
 
 
 def test_time_that_others_had_the_core_is_left_out_of_what_never_sleeps():
-    whole, broken = Call(1.0, 1.0), Call(3.0, 1.0, broken=True)
+    whole, broken = TimedCall(1.0, 1.0), TimedCall(3.0, 1.0, broken=True)
     assert undisturbed([whole, broken]) == [Work(1.0, 1.0)]
     assert undisturbed([broken, broken]) == [Work(1.0, 1.0)] * 2
-    assert undisturbed([Call(1.0, 1.8)]) == [Work(1.0, 1.8)]
+    assert undisturbed([TimedCall(1.0, 1.8)]) == [Work(1.0, 1.8)]
     # what cores worked for is known of many calls together, and not of each
-    assert undisturbed([Call(1.0, 0.2), Call(1.0, 1.8)]) == [Work(1.0, 1.0)] * 2
+    assert undisturbed([TimedCall(1.0, 0.2), TimedCall(1.0, 1.8)]) == [Work(1.0, 1.0)] * 2
 
 
 def test_only_the_first_of_a_kind_after_a_wait_is_kept():
