@@ -18,7 +18,7 @@ from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
-from tessera.profiling.stopwatch import TimedCall, FirstCalls, undisturbed
+from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
 from tessera.program.project import project

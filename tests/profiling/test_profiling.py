@@ -35,7 +35,7 @@ from tessera.profiling.findings import (
 from tessera.profiling.op_timing import time_ops
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
-from tessera.profiling.stopwatch import TimedCall, FirstCalls, undisturbed
+from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
 from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
 from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
