@@ -35,6 +35,7 @@ from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
 from tessera.planning.search import search_plans
+from tessera.profiling.probe import speed_of_a_core
 from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
 from tessera.profiling.trial_run import most_bytes
@@ -117,6 +118,8 @@ class Row:
     memory_predicted: dict[str, int]
     """Fragment -> bytes of one of its processes."""
     measured: list[float] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
+    """Of a core at each of these times, relative to when the profile was taken."""
     lag: float = 0.0
     memory: dict[str, int] = field(default_factory=dict)
 
@@ -133,8 +136,8 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
-        return self.predicted / self.mean - 1
+        """Of the prediction, relative to what was measured, on a machine as fast as it was then."""
+        return self.predicted * statistics.fmean(self.speeds) / self.mean - 1
 
     @property
     def memory_errors(self) -> list[float]:
@@ -154,6 +157,11 @@ class Pair:
     name: str
     profile_seconds: float
     rows: list[Row]
+
+    @property
+    def speed(self) -> float:
+        """Of a core while plans were run, relative to when the profile was taken."""
+        return statistics.fmean(speed for r in self.rows for speed in r.speeds)
 
     @property
     def compared(self) -> list[Row]:
@@ -207,7 +215,9 @@ def run_pair(name: str, options: Options) -> Pair:
             running.append(Running(plan, bound, environment))
         for _ in range(options.rounds):
             for row, run in zip(rows, running, strict=True):
+                before = speed_of_a_core()
                 row.measured.append(run.measure(options.seconds))
+                row.speeds.append((before + speed_of_a_core()) / 2 / profile.speed)
         for row, run in zip(rows, running, strict=True):
             row.lag, row.memory = run.lag, run.memory()
     finally:
@@ -304,7 +314,8 @@ class Running:
 def show(pair: Pair) -> None:
     """Print what was found."""
     print(f"{pair.name}: chosen {pair.chosen.colouring}, best {pair.compared[0].colouring}, ", end="")
-    print(f"regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, profile {pair.profile_seconds:.0f} s")
+    print(f"regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, ", end="")
+    print(f"profile {pair.profile_seconds:.0f} s, speed of a core since then {pair.speed:.2f}")
     for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:
         low, high = r.interval
         memory = max(map(abs, r.memory_errors), default=0.0)
@@ -369,7 +380,9 @@ Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. 
 - *Regret*: by how much the plan that the search chose (`auto`) is slower than the fastest one here, beyond the
   intervals (95 %) of both.
 - *Tau*: Kendall's, over pairs of plans whose measured intervals are disjoint.
-- *Error*: of predicted steps/s, over all plans. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
+- *Error*: of predicted steps/s, over all plans. Others share this machine, and its cores are not always as fast. Their
+  speed was measured with the profile and around every run, and predictions count as for cores of that speed. *Speed*
+  is by how much it had changed. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
   that a process has held.
 
 What other ways to choose lose, by the same measure:
@@ -402,7 +415,8 @@ def write_page(pairs: list[Pair], options: Options, load: float) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 6))
     for pair in pairs:
         algorithm, env, _ = {**PAIRS, **MORE_PAIRS}[pair.name]
-        text += f"\n## {pair.name}\n\n`{algorithm} {env}`: regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}; "
+        text += f"\n## {pair.name}\n\n`{algorithm} {env}`: regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, "
+        text += f"speed {pair.speed:.2f}; "
         text += f"chosen: `{pair.chosen.colouring}`.\n\n| plan | predicted | measured (95 %) | error | lag | memory |\n"
         text += "| --- | --- | --- | --- | --- | --- |\n"
         for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:

@@ -122,9 +122,15 @@ class Demands:
             if on_cores or is_host(call.node):
                 more = Load(work.seconds, work.cpu_seconds)
             else:
-                more = Load(work.seconds, 0.0, work.seconds)
+                more = self._on_device(call, work, size)
             loads[call.kind] = Load(*map(sum, zip(before, more, strict=True)))
         return Demand(**loads)
+
+    def _on_device(self, call: ProgramCall, work: Work, envs: int) -> Load:
+        """Work of which a device does a part."""
+        device = min(work.seconds, call.trips * self.workload.costs.device_seconds(call.node, envs, 1))
+        share = 1 - device / work.seconds if work.seconds else 0.0
+        return Load(work.seconds, share * work.cpu_seconds, device)
 
     def _mean(self, node: Segment | Op, envs: int, threads: int) -> Work:
         """The mean work of one call, or of one update of a program that makes many."""

@@ -43,6 +43,11 @@ class Findings:
     skipped: list[str] = field(default_factory=list)
     """Plans for which there was no time."""
 
+    @property
+    def usual_speed(self) -> float:
+        """Of a core, while all of this was timed."""
+        return statistics.median(self.speeds)
+
     def add(self, found: Probed, alone: bool) -> None:
         """Add those of one probe, as they would be on a machine of speed 1."""
         self.speeds.append(found.speed)
@@ -61,14 +66,14 @@ class Findings:
 
 def alone(findings: Findings) -> dict[str, float]:
     """What exchanges take that go through one link, the largest of each kind, by name."""
-    usual = statistics.median(findings.speeds)
+    usual = findings.usual_speed
     through_one = sorted((e for e in findings.exchanges if e.links == 1), key=lambda e: e.nbytes)
     return {e.name: e.seconds / usual for e in through_one}
 
 
 def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Environment) -> Costs:
     """Costs from what was found: calls as they were timed, and factors for segments that were not."""
-    usual = statistics.median(findings.speeds)
+    usual = findings.usual_speed
 
     def at_usual_speed(timing: Timing) -> Timing:
         return replace(timing, calls=tuple(work.times(1 / usual) for work in timing.calls))

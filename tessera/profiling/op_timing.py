@@ -28,13 +28,19 @@ REPLAY = "buffer"
 Function = Callable[..., tuple[Any, ...]]
 
 
-def time_ops(program: tuple[Node, ...], slots: Slots) -> dict[str, float]:
-    """Make one update Op by Op, and time each with its last arguments: name -> seconds; slots are used up."""
-    loops: dict[str, Looped] = {}
-    slots["count"] = jnp.int32(1)
-    for _ in PLAIN.run(_apart(program, loops), slots):
-        pass
-    return {name: loop.seconds(slots) for name, loop in loops.items()}
+class OpTimer:
+    """Makes one update Op by Op, which compiles them, and then times each with its last arguments."""
+
+    def __init__(self, program: tuple[Node, ...], slots: Slots) -> None:
+        """The slots are used up."""
+        self._slots, self._loops = slots, dict[str, Looped]()
+        slots["count"] = jnp.int32(1)
+        for _ in PLAIN.run(_apart(program, self._loops), slots):
+            pass
+
+    def seconds(self) -> dict[str, float]:
+        """Of each Op, by name."""
+        return {name: loop.seconds(self._slots) for name, loop in self._loops.items()}
 
 
 def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...]:

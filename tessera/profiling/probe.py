@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ WARMUP = 2
 LEAST_UPDATES = 4
 SECONDS = 0.6
 """How long a probe is timed, at the least."""
+MOST_SECONDS = 1.5
+"""How long it is timed at the most, once it has made an update."""
 SPEED_SECONDS = 0.05
-"""How long the speed of a core is measured, of its time."""
+"""How long the speed of a core is measured, of its time; between timed updates a tenth of it, again and again."""
 CHUNK_SECONDS = 0.05
 """A program that makes many updates in one call is called for as long."""
 SLEEPS = 0.05
@@ -75,11 +78,13 @@ class ProbeJob:
     x64: bool
     ops: tuple[bool, ...]
     """Of which plans, of one fragment, it times each Op instead."""
-    compiles_only: bool = False
-    """Whether it only compiles their programs, for others to find."""
+
+    def apart(self) -> list[ProbeJob]:
+        """A job for each of its plans."""
+        return [replace(self, plans=(plan,), ops=(ops,)) for plan, ops in zip(self.plans, self.ops, strict=True)]
 
     def work(self, connection: Connection) -> None:
-        """Try all plans."""
+        """Try all plans; each is timed when the driver says so."""
         import jax
 
         from tessera.support.cache import use_compilation_cache
@@ -87,15 +92,31 @@ class ProbeJob:
         jax.config.update("jax_enable_x64", self.x64)
         use_compilation_cache()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        for k, plan in enumerate(self.plans):
-            found = probe(plan, self.algorithm, self.env, self.threads, self.ops[k], self.compiles_only)
+
+        def turn() -> None:
+            connection.send_bytes(pack({"kind": "ready"}, {}))
+            connection.recv_bytes()
+
+        for plan, ops in zip(self.plans, self.ops, strict=True):
+            found = probe(plan, self.algorithm, self.env, self.threads, ops, turn)
             connection.send_bytes(pack({"kind": "probed", "found": probed_to_json(found)}, {}))
 
 
 def probe(
-    plan: Plan, algorithm: Algorithm, env: Environment, threads: int, ops: bool = False, compiles_only: bool = False
+    plan: Plan,
+    algorithm: Algorithm,
+    env: Environment,
+    threads: int,
+    ops: bool = False,
+    turn: Callable[[], None] = lambda: None,
 ) -> Probed:
-    """Run a plan for a moment in this process, and say what its parts cost."""
+    """Run a plan for a moment in this process, and say what its parts cost.
+
+    Args:
+        threads: that this process has.
+        ops: time each Op of a plan of one fragment instead.
+        turn: called when all is compiled; returns when it may be timed.
+    """
     from tessera.profiling.probe_engine import ProbeEngine
 
     schedule = algorithm.schedule
@@ -104,40 +125,37 @@ def probe(
     begun = time.perf_counter()
     engine = ProbeEngine(plan, algorithm, env)
     try:
-        if compiles_only and not ops:
-            engine.start()
-            engine.measure(1)
-            return Probed({}, (), 0.0, time.perf_counter() - begun, {})
-        return _probe_ops(engine) if ops else _probe(engine, begun, threads)
+        return _probe_ops(engine, turn) if ops else _probe(engine, begun, threads, turn)
     except EnvironmentFailed as failure:
         raise TesseraError(f"no profile can be taken, because `env` failed: {failure}") from failure
     finally:
         engine.close()
 
 
-def _probe(engine: ProbeEngine, begun: float, threads: int) -> Probed:
+def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], None]) -> Probed:
     engine.start()
     engine.measure(1)
     compiled = time.perf_counter() - begun
+    turn()
     began = time.perf_counter()
     engine.measure(1)
     one = time.perf_counter() - began
     chunk = max(1, int(CHUNK_SECONDS / one))
     engine.clear()
-    speed = speed_of_a_core()
+    speeds = [speed_of_a_core()]
     began, updates = time.perf_counter(), 0
     while updates < LEAST_UPDATES or time.perf_counter() - began < SECONDS:
         engine.measure(chunk)
+        speeds.append(speed_of_a_core(SPEED_SECONDS / 10))
         updates += chunk
-        if time.perf_counter() - began > 5 * SECONDS:
+        if time.perf_counter() - began > MOST_SECONDS:
             break
     watches = engine.stopwatches
     between, nodes, spans = (sum(getattr(s, name) for s in watches) for name in ("between", "nodes", "spans"))
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     exchanges = _exchanges(engine)
-    speed = (speed + speed_of_a_core()) / 2
-    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed)
+    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, statistics.fmean(speeds))
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -169,14 +187,16 @@ def _exchanges(engine: ProbeEngine) -> tuple[ExchangeTime, ...]:
     return tuple(found)
 
 
-def _probe_ops(engine: ProbeEngine) -> Probed:
+def _probe_ops(engine: ProbeEngine, turn: Callable[[], None]) -> Probed:
     """Time each compiled Op, all of which are in the one fragment."""
-    from tessera.profiling.op_timing import time_ops
+    from tessera.profiling.op_timing import OpTimer
     from tessera.program.project import project
 
     engine.start()
+    ops_of = OpTimer(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
+    turn()
     speed = speed_of_a_core()
-    found = time_ops(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
+    found = ops_of.seconds()
     ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
     return Probed({}, (), 0.0, 0.0, ops, (speed + speed_of_a_core()) / 2)
 
@@ -200,12 +220,12 @@ def probed_from_json(found: dict[str, Any]) -> Probed:
     )
 
 
-def speed_of_a_core() -> float:
+def speed_of_a_core(seconds: float = SPEED_SECONDS) -> float:
     """Turns of a small piece of work in Python and NumPy that a core makes in a microsecond of its time."""
     rows, turns = np.ones((16, 64), np.float32), 0
     weights = np.ones((64, 64), np.float32)
     begun = time.process_time()
-    while time.process_time() - begun < SPEED_SECONDS:
+    while time.process_time() - begun < seconds:
         for _ in range(50):
             np.tanh(rows @ weights)
         turns += 50

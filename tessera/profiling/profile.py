@@ -31,7 +31,7 @@ from tessera.support.files import read_json, write_json
 from tessera.support.machine import available_memory, cores
 from tessera.support.named_objects import name_of
 
-FORMAT = 2
+FORMAT = 3
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "flax", "optax")
 """Packages whose versions decide what work costs."""
 
@@ -55,6 +55,8 @@ class Profile:
     compile_seconds: float = 0.0
     process_bytes: Mapping[str, int] = field(default_factory=dict)
     """Fragment, by its operators -> the most memory that one of its processes held."""
+    speed: float = 1.0
+    """Of a core meanwhile (`speed_of_a_core`): on a machine that others share it comes and goes."""
     skipped: tuple[str, ...] = ()
     """Plans that there was no time to try: predictions of plans like them are rough."""
 
@@ -181,6 +183,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "start_seconds": profile.start_seconds,
         "compile_seconds": profile.compile_seconds,
         "process_bytes": dict(profile.process_bytes),
+        "speed": profile.speed,
         "skipped": list(profile.skipped),
         "costs": costs_to_json(profile.costs),
     }
@@ -190,7 +193,7 @@ def from_json(found: dict[str, Any]) -> Profile:
     """From plain data."""
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']}, known: {FORMAT}")
-    plain = ("taken", "seconds", "start_seconds", "compile_seconds")
+    plain = ("taken", "seconds", "start_seconds", "compile_seconds", "speed")
     return Profile(
         costs_from_json(found["costs"], "its costs"),
         Machine(**found["machine"]),

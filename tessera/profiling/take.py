@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tessera.algorithms.contract import Algorithm
-from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.engines.replica.replica import wide_numbers
 from tessera.engines.simulated.costs import Costs
 from tessera.envs.base import Environment
@@ -17,20 +16,19 @@ from tessera.graph.plan import Plan
 from tessera.profiling import Bar, Progress
 from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.findings import Findings, alone, make_costs
-from tessera.profiling.probe import Probed, ProbeJob, probed_from_json
+from tessera.profiling.probe import ProbeJob
+from tessera.profiling.probers import in_words, probe_in_turns
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
 from tessera.profiling.trial_run import TrialRun, bytes_before_arrays, times_after_wait, trial_run, with_wakes
-from tessera.profiling.tried_plans import SPLITS, crowded_plans, in_one, in_two, split_plans
-from tessera.support.cache import caches_programs
+from tessera.profiling.tried_plans import in_one, is_crowded, split_plans, trial_plans
 from tessera.support.machine import cores
 
 BUDGET = 60.0
 """Seconds that a profile may take."""
 PROBES = 0.65
 """Share of the time for probes; the rest is for runs on processes."""
-FEWEST_COMPILERS = 4
-"""Processes that compile at a time, below which compiling ahead saves nothing."""
-LOOK_SECONDS = 0.2
+MANY_CORES = 8
+"""Enough for all plans that are probed to be compiled side by side, each in a process of its own."""
 
 
 def saved_or_taken(
@@ -61,12 +59,12 @@ def take_profile(
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    trials = [in_two(plan, split) for split in SPLITS]
-    ran, skipped = run_trials(algorithm, env, [p for p in trials if p is not None], begun + seconds, tell)
-    crowd, skipped_crowd = run_trials(algorithm, env, crowded_plans(plan), begun + seconds, tell)
-    if ran:
-        costs = with_waits(costs, ran, alone(findings), algorithm, env)
-        costs = with_wakes(costs, ran, crowd[0] if crowd else None, algorithm, env)
+    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, tell)
+    roomy = [run for run in ran if not is_crowded(run.plan)]
+    if roomy:
+        crowded = next((run for run in ran if is_crowded(run.plan)), None)
+        costs = with_waits(costs, roomy, alone(findings), algorithm, env)
+        costs = with_wakes(costs, roomy, crowded, algorithm, env)
     progress("done", 1.0)
     return Profile(
         costs,
@@ -77,8 +75,9 @@ def take_profile(
         seconds=time.monotonic() - begun,
         start_seconds=max((run.start_seconds for run in ran), default=0.0),
         compile_seconds=findings.compile_seconds,
-        process_bytes={title: size for run in ran for title, size in run.process_bytes.items()},
-        skipped=(*findings.skipped, *skipped, *skipped_crowd),
+        process_bytes={title: size for run in roomy for title, size in run.process_bytes.items()},
+        speed=findings.usual_speed,
+        skipped=(*findings.skipped, *skipped),
     )
 
 
@@ -90,44 +89,21 @@ def run_all_probes(
     assert everything is not None
     split = [p for p in split_plans(plan) if p is not None]
     one_thread = [*split[:1], everything, *split[1:]]
-    findings = Findings()
-    ops = [p is everything for p in one_thread]
+    ops = tuple(p is everything for p in one_thread)
     jobs = [
         ProbeJob((everything,), algorithm, env, cores(), wide_numbers(), (False,)),
-        ProbeJob(tuple(one_thread), algorithm, env, 1, wide_numbers(), tuple(ops)),
+        ProbeJob(tuple(one_thread), algorithm, env, 1, wide_numbers(), ops),
     ]
-    compile_ahead(jobs, end, tell)
-    for job in jobs:
-        done = 0
-        for tried, found in run_probes(job, end, tell):
-            findings.add(found, tried is everything)
-            done += 1
-        findings.skipped += map(_words, job.plans[done:])
+    side_by_side = 1
+    if cores() >= MANY_CORES:
+        side_by_side, jobs = cores(), [single for job in jobs for single in job.apart()]
+    findings = Findings()
+    left = [tried for job in jobs for tried in job.plans]
+    for tried, found in probe_in_turns(jobs, side_by_side, end, tell):
+        findings.add(found, tried is everything)
+        left.remove(tried)
+    findings.skipped += map(in_words, left)
     return findings
-
-
-def compile_ahead(jobs: list[ProbeJob], end: float, tell: Callable[[str], None]) -> None:
-    """Have the programs of all probes compiled side by side, where there are cores to spare: they are kept in the
-    cache, from which the probes take them."""
-    workers = cores() // 2
-    if workers < FEWEST_COMPILERS or not caches_programs():
-        return
-    each = [
-        replace(job, plans=job.plans[k:k + 1], ops=job.ops[k:k + 1], compiles_only=True)
-        for job in jobs for k in range(len(job.plans))
-    ]  # fmt: skip
-    processes: list[PooledProcess] = []
-    try:
-        for job in each[:workers]:
-            processes.append(start_prober(job))
-        left = list(processes)
-        while left and time.monotonic() < end:
-            tell(f"{len(left)} programs are compiled")
-            wait_for_any(left, LOOK_SECONDS)
-            left = [p for p in left if not list(_received(p)) and p.alive()]
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def run_trials(
@@ -139,9 +115,9 @@ def run_trials(
     for tried in plans:
         longest = max((run.start_seconds for run in found), default=0.0)
         if time.monotonic() + longest > end:
-            skipped.append(f"{_words(tried)} on processes")
+            skipped.append(f"{in_words(tried)} on processes")
             continue
-        tell(f"{_words(tried)} on processes")
+        tell(f"{in_words(tried)} on processes")
         found.append(trial_run(tried, algorithm, env))
     return found, skipped
 
@@ -152,42 +128,3 @@ def with_waits(
     """Costs with those that only show where replicas wait for each other."""
     memory = statistics.median(bytes_before_arrays(run, algorithm, env) for run in ran)
     return replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=int(memory))
-
-
-def start_prober(job: ProbeJob) -> PooledProcess:
-    """A process with a job, set up as one of a replica would be."""
-    process = start_process(replace(job.plans[0].fragments[0], threads=job.threads, devices=1, model=1), ())
-    assign(process, job)
-    return process
-
-
-def run_probes(job: ProbeJob, end: float, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Probed]]:
-    """Probe plans in a process, until the time is over."""
-    left = list(job.plans)
-    if time.monotonic() >= end:
-        return
-    process = start_prober(job)
-    try:
-        while left and time.monotonic() < end:
-            tell(_words(left[0]))
-            wait_for_any([process], LOOK_SECONDS)
-            alive = process.alive()
-            for found in _received(process):
-                yield left.pop(0), found
-            if not alive and left:
-                end_of_it = process.last_words()
-                raise TesseraError(f"no profile can be taken: the process that tried {_words(left[0])} {end_of_it}")
-    finally:
-        process.kill()
-
-
-def _received(process: PooledProcess) -> Iterator[Probed]:
-    for meta, _ in process.received():
-        if meta["kind"] == "probed":
-            yield probed_from_json(meta["found"])
-        elif meta["kind"] in ("error", "refused"):
-            raise TesseraError(f"no profile can be taken: {meta['text']}")
-
-
-def _words(plan: Plan) -> str:
-    return " | ".join(f"{f.title}{f' x {f.replicas}' if f.replicas > 1 else ''}" for f in plan.fragments)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.local import LocalEngine
@@ -18,6 +19,7 @@ from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
+from tessera.profiling.profile import this_machine
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
@@ -28,7 +30,8 @@ from tessera.support.machine import cores
 SECONDS = 0.8
 """How long a run is timed, once with and once without stopwatches."""
 LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
-LONGEST_WAKE = 0.002
+LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
+"""Seconds that are tried for what waking and switching cost."""
 SIMULATED_UPDATES = 20
 HALVINGS = 12
 COMPILING = 2
@@ -165,27 +168,44 @@ def bytes_before_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -
 def with_wakes(
     costs: Costs, runs: Sequence[TrialRun], crowded: TrialRun | None, algorithm: Algorithm, env: Environment
 ) -> Costs:
-    """Costs with what waking a replica takes, and more while cores are busy, by a run with more replicas than cores."""
-    costs = replace(costs, wake=statistics.median(fitted("wake", costs, run, algorithm, env) for run in runs))
-    return costs if crowded is None else replace(costs, switch=fitted("switch", costs, crowded, algorithm, env))
+    """Costs with what waking a replica takes; and, by a run with more replicas than cores or accelerators, what it
+    takes these to turn from one replica to another."""
+    wakes = [fitted("wake", costs, run, algorithm, env) for run in runs]
+    costs = replace(costs, wake=statistics.median([wake for wake in wakes if wake is not None] or [0.0]))
+    if crowded is None:
+        return costs
+    name = "device_switch" if any(f.platform != "cpu" for f in crowded.plan.fragments) else "switch"
+    found = fitted(name, costs, crowded, algorithm, env)
+    return _with(costs, name, LONGEST[name] if found is None else found)
 
 
-def fitted(name: str, costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
-    """What a cost of waking replicas must be for a simulated update to take as long as a real one."""
+def fitted(name: str, costs: Costs, run: TrialRun, algorithm: Algorithm, env: Environment) -> float | None:
+    """What a cost of waking replicas must be for a simulated update to take as long as a real one.
+
+    None if none is enough: that update takes long for another reason.
+    """
     shapes = slot_shapes(make_training(run.plan, algorithm, env), run.plan)  # the same in all of these simulations
+    accelerators = this_machine().accelerators
 
     def simulated(seconds: float) -> float:
-        given = replace(costs, wake=seconds) if name == "wake" else replace(costs, switch=seconds)
-        engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), shapes=shapes)
+        given = _with(costs, name, seconds)
+        engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), accelerators, shapes=shapes)
         return 1 / engine.run(SIMULATED_UPDATES).updates_per_second
 
-    low, high = 0.0, LONGEST_WAKE
+    low, high = 0.0, LONGEST[name]
     if simulated(low) >= run.update_seconds:
         return low
+    if simulated(high) < run.update_seconds:
+        return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if simulated(middle) < run.update_seconds else (low, middle)
     return (low + high) / 2
+
+
+def _with(costs: Costs, name: str, seconds: float) -> Costs:
+    given: dict[str, Any] = {name: seconds}
+    return replace(costs, **given)
 
 
 def most_bytes(pid: int) -> int:

@@ -14,7 +14,7 @@ WHOLE = "env act store grad apply"
 ALTERNATING = ("env", "act store grad apply")
 """A message at every step, for which the other one waits."""
 MOST_CROWDED = 4
-"""Cores above which no plan is tried that has more replicas."""
+"""Cores, or accelerators, above which no plan is tried that has more replicas."""
 SPLITS = (("env act", "store grad apply"), ALTERNATING, ("env act store grad", "apply"))
 """Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
 
@@ -47,13 +47,26 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
         yield in_one(plan, most)
 
 
-def crowded_plans(plan: Plan) -> list[Plan]:
-    """A plan in which replicas wait for each other at every step, with one more of them than there are cores.
+def trial_plans(plan: Plan) -> list[Plan]:
+    """Plans that are run on processes, by how much they tell: of two replicas each, but for one that is crowded."""
+    players, steppers, workers = SPLITS
+    found = [in_two(plan, steppers), crowded_plan(plan), in_two(plan, players), in_two(plan, workers)]
+    return [tried for tried in found if tried is not None]
 
-    None where that takes many processes.
-    """
-    tried = in_two(plan, ALTERNATING, cores()) if 1 < cores() <= MOST_CROWDED else None
-    return [] if tried is None else [tried]
+
+def crowded_plan(plan: Plan) -> Plan | None:
+    """A plan with more replicas than there are accelerators; or cores, for those that wait for each other at every
+    step. None where that takes many processes."""
+    on_device = any(f.platform != "cpu" for f in plan.fragments)
+    units = max(f.devices for f in plan.fragments) if on_device else cores()
+    if not (1 if on_device else 2) <= units <= MOST_CROWDED:
+        return None
+    return in_two(plan, SPLITS[0], units + 1) if on_device else in_two(plan, ALTERNATING, units)
+
+
+def is_crowded(plan: Plan) -> bool:
+    """Whether a trial plan is the crowded one."""
+    return max(f.replicas for f in plan.fragments) > 1
 
 
 def in_one(plan: Plan, replicas: int = 1) -> Plan | None:

@@ -14,7 +14,6 @@ import pytest
 
 from tessera import A2C, DQN, TesseraError
 from tessera.cli.main import main
-from tessera.engines.driver.pool import close_idle
 from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.costs import Costs, ExchangeCosts, LinkCosts, Timing, Work, node_name, op_name, ops_in
 from tessera.engines.simulated.engine import SimulatedEngine
@@ -23,7 +22,6 @@ from tessera.engines.simulated.programs import work_in
 from tessera.graph.policy import Fragment, Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.profiling import profile as profiles
-from tessera.profiling import take
 from tessera.profiling.findings import (
     Findings,
     alone,
@@ -32,8 +30,9 @@ from tessera.profiling.findings import (
     link_costs,
     make_costs,
 )
-from tessera.profiling.op_timing import time_ops
+from tessera.profiling.op_timing import OpTimer
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
+from tessera.profiling.probers import Prober, in_words, probe_in_turns
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
 from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
@@ -98,7 +97,7 @@ def test_an_op_that_changes_a_replay_is_timed_without_copying_it():
     for function in (put, copy):
         op = Op("store", function, ("buffer", "experience"), ("buffer",))
         slots = {"buffer": jnp.zeros(1 << 24), "experience": jnp.int32(3)}
-        (found[function.__name__],) = time_ops((op,), slots).values()
+        (found[function.__name__],) = OpTimer((op,), slots).seconds().values()
     assert found["put"] < found["copy"] / 20
 
 
@@ -301,7 +300,7 @@ def test_a_profile_that_was_cut_short_says_so(planned):
     assert "tessera profile --again" in short.gap
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 2, "costs": {"ops": 3}}'])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 3, "costs": {"ops": 3}}'])
 def test_a_file_that_is_no_profile_is_refused_in_one_sentence(text, planned, folder):
     path = save_profile(some_profile(planned))
     path.write_text(text)
@@ -341,21 +340,29 @@ def test_costs_are_made_of_all_that_was_found(planned):
 
 
 @pytest.mark.slow
-def test_where_cores_are_to_spare_programs_are_compiled_ahead_side_by_side(planned, folder, monkeypatch):
+def test_where_cores_are_to_spare_plans_compile_side_by_side_and_are_timed_in_turn(planned, monkeypatch):
     bound, environment, plan = planned
-    monkeypatch.setattr(take, "cores", lambda: 8)
-    close_idle()  # those know another folder
     plans = [in_two(plan, split) for split in SPLITS[:2]]
     told: list[str] = []
+    timing: list[int] = []
+    taken = Prober.take_turn
+
+    def take_turn(prober: Prober) -> None:
+        taken(prober)
+        timing.append(prober.process.pid)
+
+    monkeypatch.setattr(Prober, "take_turn", take_turn)
     job = ProbeJob(tuple(plans), bound, environment, 1, False, (False, False))
-    take.compile_ahead([job], time.monotonic() + 120, told.append)
-    kept = set((folder / "xla").iterdir())
-    assert kept
-    assert {text.partition(" ")[0] for text in told} <= {"1", "2"}
-    assert [tried for tried, _ in take.run_probes(job, time.monotonic() + 120, told.append)] == plans
-    assert {path.name for path in (folder / "xla").iterdir() if path.name.endswith("-cache")} == {
-        path.name for path in kept if path.name.endswith("-cache")
-    }
+    found = dict(probe_in_turns(job.apart(), 8, time.monotonic() + 120, told.append))
+    assert set(found) == set(plans)
+    assert all(probed.timings for probed in found.values())
+    assert len(set(timing)) == len(timing) == 2
+    assert "2 plans are compiled" in told
+    assert told.index("2 plans are compiled") < told.index(in_words(plans[0]))
+    timing.clear()
+    assert list(dict(probe_in_turns([job], 1, time.monotonic() + 120, told.append))) == plans
+    assert len(timing) == 2
+    assert len(set(timing)) == 1  # one process, one plan after the other
 
 
 def test_too_short_a_time_is_refused(capsys):

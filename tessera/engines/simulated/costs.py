@@ -7,6 +7,7 @@ what the Op costs, times the factor of its kind: in one compiled program Ops are
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -126,6 +127,8 @@ class Costs:
     after_wait: Mapping[str, float] = field(default_factory=dict)
     """Name of a segment, an Op or an exchange -> by how much it takes longer as the first of its kind after a wait:
     cores have slept, and caches hold something else."""
+    device_switch: float = 0.0
+    """Seconds that an accelerator takes to turn from the work of one process to that of another."""
     remote_links: LinkCosts = field(default_factory=LinkCosts)
     """Messages between machines, besides the network: serialising, a call of Ray, its object store."""
     slowdown: tuple[float, ...] = ()
@@ -169,8 +172,7 @@ class Costs:
         """Work of a segment or an Op, from its Ops."""
         match node:
             case Segment():
-                factor = self.factors.get(work_kind(node), 1.0)
-                return self.dispatch + factor * sum(self.seconds(n, envs, count) for n in node.nodes)
+                return self.dispatch + self.seconds_of_ops(node, envs, count)
             case Repeat():
                 trips = count if node.count is None else node.count
                 return trips * sum(self.seconds(n, envs, count) for n in node.body)
@@ -181,6 +183,26 @@ class Costs:
                 return 0.0
             case _:
                 raise TypeError(f"no cost is defined for {node}")
+
+    def seconds_of_ops(self, node: Segment | Op, envs: int, count: int) -> float:
+        """Work of a segment or an Op without what it takes to begin it."""
+        if isinstance(node, Op):
+            return self.seconds(node, envs, count)
+        factor = self.factors.get(work_kind(node), 1.0)
+        return factor * sum(self.seconds(n, envs, count) for n in node.nodes)
+
+    def device_seconds(self, node: Segment | Op, envs: int, count: int) -> float:
+        """Work of an accelerator for a segment or an Op; infinite, so all of its time, if its Ops were not timed."""
+        key = node_name(node), envs, count
+        if key not in self._on_device:
+            ops = [op_name(op) for op in (ops_in(node.nodes) if isinstance(node, Segment) else (node,))]
+            known = all(name in self.ops for name in ops)
+            self._on_device[key] = self.seconds_of_ops(node, envs, count) if known else math.inf
+        return self._on_device[key]
+
+    @cached_property
+    def _on_device(self) -> dict[tuple[str, int, int], float]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[tuple[str, int, int], tuple[Work, ...]]:

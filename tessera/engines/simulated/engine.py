@@ -46,7 +46,7 @@ from tessera.engines.simulated.programs import applies, with_costs, with_names_o
 from tessera.engines.simulated.replica import SimulatedReplica, count_ages, drive_updates
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
-from tessera.engines.simulated.virtual_time import Cores, Processor, VirtualTime
+from tessera.engines.simulated.virtual_time import VirtualTime
 from tessera.engines.simulated.wiring import Wiring, count_links
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
@@ -92,7 +92,7 @@ class SimulatedEngine:
         self._trace = trace
         self.time = VirtualTime()
         self._measured_from = 0.0
-        self.nodes = [SimulatedNode(self.time, kind, costs.slowdown) for kind in self.deployment.kinds]
+        self.nodes = [SimulatedNode(self.time, kind, costs) for kind in self.deployment.kinds]
         training = make_training(plan, algorithm, env)
         self.costs = costs = with_names_of(training, costs)
         self._lag = training.lag
@@ -174,7 +174,7 @@ class SimulatedEngine:
         )  # fmt: skip
         count_ages(port)
         on_device = placed.platform != "cpu" and node.devices
-        processor: Processor = node.devices[place % len(node.devices)] if on_device else node.cores
+        device = node.devices[place % len(node.devices)] if on_device else None
         operator = "act" if {"env", "act"} & set(placed.operators) else "grad"
         own, learned = (
             len(deployment.full.fragments[i].held(which)[deployment.numbers[place]]) for which in (operator, "grad")
@@ -187,7 +187,7 @@ class SimulatedEngine:
         members = LockStepMembers(round(stands_for), ahead, self._generator) if lock_step else None
         tracer = TraceWriter(str(self._trace), place, title, lambda: self.time.now) if self._trace else None
         return SimulatedReplica(
-            place, i, title, port, node, processor, len(placed.held(operator)[r]),
+            place, i, title, port, node, device, len(placed.held(operator)[r]),
             own * plan.envs_per_group // placed.devices, learned * plan.envs_per_group // placed.devices,
             self._threads(i, r), stands_for, members, tracer,
         )  # fmt: skip
@@ -308,7 +308,7 @@ class SimulatedEngine:
         work = self._draw(replica, op)
         replica.debt += self.costs.per_node + self._extra(replica, node_name(op))
         self._write(replica, op, 0)
-        return self._work(replica, work, replica.cores if is_host(op) else replica.processor, op)
+        return self._work(replica, work, op)
 
     def _draw(self, replica: SimulatedReplica, node: Segment | Op) -> Work:
         """The work of one call, for those that it plays or learns from: of the slowest of those in lock-step, of all
@@ -344,7 +344,7 @@ class SimulatedEngine:
             nonlocal left
             left -= 1
             if left <= 0:
-                self._start(replica, work, replica.processor, lambda: self._finish(replica, job), segment)
+                self._start(replica, work, lambda: self._finish(replica, job), segment)
 
         for earlier in needed:
             replica.unfinished[earlier].append(ready)
@@ -366,21 +366,18 @@ class SimulatedEngine:
         for waiting in replica.unfinished.pop(job):
             waiting()
 
-    def _work(
-        self, replica: SimulatedReplica, work: Work, processor: Processor | None = None, node: Op | None = None
-    ) -> bool:
+    def _work(self, replica: SimulatedReplica, work: Work, node: Op | None = None) -> bool:
         """Have the program of a replica work, also on what it owes, and then go on; whether it can at once."""
         work = Work(work.seconds + replica.debt, work.cpu_seconds + replica.debt)
         replica.debt = 0.0
         if work.seconds:
-            self._start(replica, work, processor or replica.cores, lambda: self._advance(replica), node)
+            self._start(replica, work, lambda: self._advance(replica), node)
         return not work.seconds
 
     def _start(
-        self, replica: SimulatedReplica, work: Work, processor: Processor, then: Callable[[], None],
-        node: Segment | Op | None,
-    ) -> None:  # fmt: skip
-        """Do work: on as many cores as it keeps busy, or asleep for a part of it."""
+        self, replica: SimulatedReplica, work: Work, then: Callable[[], None], node: Segment | Op | None
+    ) -> None:
+        """Do work: on as many cores as it keeps busy, or asleep for a part of it, or on a device for a part of it."""
         begun = self.time.now
         if not replica.working:
             replica.working_since = self.time.now
@@ -393,11 +390,20 @@ class SimulatedEngine:
                 replica.tracer.span(node, begun)
             then()
 
-        idle = max(work.seconds - work.cpu_seconds, 0.0) if isinstance(processor, Cores) else 0.0
-        if idle:
-            processor.run(work.cpu_seconds, lambda: self.time.after(idle, done))
+        cores, device = replica.cores, None if node is None or is_host(node) else replica.device
+        if device is not None and node is not None and work.seconds:
+            on_device, threads = self._device_seconds(replica, node, work), work.cpu_seconds / work.seconds
+            cores.run(work.seconds - on_device, lambda: device.run(on_device, done, replica.place), threads)
+        elif (idle := max(work.seconds - work.cpu_seconds, 0.0)) > 0:
+            cores.run(work.cpu_seconds, lambda: self.time.after(idle, done))
         else:
-            processor.run(work.seconds, done, work.cpu_seconds / work.seconds if work.seconds else 1.0)
+            cores.run(work.seconds, done, work.cpu_seconds / work.seconds if work.seconds else 1.0)
+
+    def _device_seconds(self, replica: SimulatedReplica, node: Segment | Op, work: Work) -> float:
+        """The part of a call in which the device works: that of its Ops within a program. In the rest a core gives the
+        device its work, and takes the results."""
+        envs = replica.learned if work_kind(node) == "learn" else replica.envs
+        return min(work.seconds, self.costs.device_seconds(node, envs, int(replica.slots["count"])))
 
     def _count_busy(self, replica: SimulatedReplica) -> None:
         """Count what it has worked since it began, or since measuring did."""

@@ -12,7 +12,7 @@ from tessera.engines.replica.trace import TraceWriter
 from tessera.engines.simulated.members import LockStepMembers
 from tessera.engines.simulated.prediction import CountedFlow
 from tessera.engines.simulated.simulated_node import SimulatedNode
-from tessera.engines.simulated.virtual_time import Processor
+from tessera.engines.simulated.virtual_time import Device
 from tessera.program.interpreter import drive
 from tessera.program.nodes import Deferred, Node, Repeat, Slots
 from tessera.program.overlap.scheduler import PlainScheduler
@@ -25,11 +25,11 @@ class SimulatedReplica:
     """One replica: its program, its port, and what it is doing."""
 
     def __init__(
-        self, place: int, fragment: int, title: str, port: ReplicaPort, node: SimulatedNode, processor: Processor,
+        self, place: int, fragment: int, title: str, port: ReplicaPort, node: SimulatedNode, device: Device | None,
         groups: int, envs: int, learned: int, threads: int, stands_for: float, members: LockStepMembers | None,
         tracer: TraceWriter | None,
     ) -> None:  # fmt: skip
-        self.place, self.fragment, self.title, self.port, self.processor = place, fragment, title, port, processor
+        self.place, self.fragment, self.title, self.port, self.device = place, fragment, title, port, device
         self.groups, self.envs, self.learned, self.threads, self.cores = groups, envs, learned, threads, node.cores
         self.stands_for, self.members, self.tracer = stands_for, members, tracer
         self.gradients = 1

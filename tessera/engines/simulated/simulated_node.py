@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tessera.engines.simulated.cluster import NodeKind
+from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.network import NetworkCard
 from tessera.engines.simulated.prediction import NodeUse
 from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
@@ -11,10 +12,10 @@ from tessera.engines.simulated.virtual_time import Cores, Device, VirtualTime
 class SimulatedNode:
     """One machine."""
 
-    def __init__(self, time: VirtualTime, kind: NodeKind, slowdown: tuple[float, ...] = ()) -> None:
+    def __init__(self, time: VirtualTime, kind: NodeKind, costs: Costs) -> None:
         self.kind = kind
-        self.cores = Cores(time, kind.cores, slowdown, kind.speed)
-        self.devices = [Device(time, kind.speed) for _ in range(kind.accelerators)]
+        self.cores = Cores(time, kind.cores, costs.slowdown, kind.speed)
+        self.devices = [Device(time, kind.speed, costs.device_switch) for _ in range(kind.accelerators)]
         self.card = NetworkCard(kind.bandwidth, kind.latency)
 
     def begin_measuring(self) -> None:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 Event = Callable[[], None]
 
@@ -31,13 +30,6 @@ class VirtualTime:
         self.now, _, event = heapq.heappop(self._events)
         event()
         return True
-
-
-class Processor(Protocol):
-    """What work is done by."""
-
-    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
-        """Do work that takes so long alone at speed 1, and then call; it keeps so many threads busy."""
 
 
 class Cores:
@@ -116,21 +108,29 @@ class Cores:
 
 
 class Device:
-    """An accelerator: it runs what it is given one after the other."""
+    """An accelerator: it runs what it is given one after the other, of one process at a time."""
 
-    def __init__(self, time: VirtualTime, speed: float = 1.0) -> None:
-        self._time, self._speed = time, speed
-        self._waiting: deque[tuple[float, Event]] = deque()
+    def __init__(self, time: VirtualTime, speed: float = 1.0, switch: float = 0.0) -> None:
+        """`switch`: seconds that it takes to turn from the work of one process to that of another."""
+        self._time, self._speed, self._switch = time, speed, switch
+        self._waiting: deque[tuple[float, Event, int]] = deque()
+        self._last: int | None = None
+        """The process that it has worked for last."""
 
-    def run(self, seconds: float, then: Event, threads: float = 1) -> None:
+    def run(self, seconds: float, then: Event, process: int) -> None:
         """Do work that takes so long on a device of speed 1, after all that came before, and then call."""
-        del threads
-        self._waiting.append((seconds / self._speed, then))
+        self._waiting.append((seconds / self._speed, then, process))
         if len(self._waiting) == 1:
-            self._time.after(seconds / self._speed, self._end)
+            self._begin()
+
+    def _begin(self) -> None:
+        seconds, _, process = self._waiting[0]
+        switch = self._switch if self._last not in (None, process) else 0.0
+        self._last = process
+        self._time.after(seconds + switch, self._end)
 
     def _end(self) -> None:
-        _, then = self._waiting.popleft()
+        _, then, _ = self._waiting.popleft()
         if self._waiting:
-            self._time.after(self._waiting[0][0], self._end)
+            self._begin()
         then()

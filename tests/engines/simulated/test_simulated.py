@@ -239,11 +239,40 @@ def test_cores_are_shared_in_equal_parts_and_devices_serve_in_order():
     cores, device = Cores(time, 2), Device(time)
     for name, work in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
         cores.run(work, lambda name=name: ends.update({name: time.now}))
-        device.run(work, lambda name=name: ends.update({f"device {name}": time.now}))
+        device.run(work, lambda name=name: ends.update({f"device {name}": time.now}), 0)
     while time.step():
         pass
     # three share two cores until a is done at 1.5; then b and c have one each
     assert ends == {"a": 1.5, "b": 2.5, "c": 3.5, "device a": 1.0, "device b": 3.0, "device c": 6.0}
+
+
+def test_a_device_turns_from_process_to_process_which_takes_time():
+    time, ends = VirtualTime(), []
+    device = Device(time, switch=0.25)
+    for process in (0, 0, 1, 0):
+        device.run(1.0, lambda: ends.append(time.now), process)
+    while time.step():
+        pass
+    assert ends == [1.0, 2.0, 3.25, 4.5]
+
+
+@pytest.mark.parametrize(
+    ("ops", "switch", "expected"),
+    [
+        ({}, 0.0, 4 * (4.0 + 4.0)),  # nothing says which part a device does: all of it
+        ({ACTING: ((8, 1.0),)}, 0.0, 4 * 4.0 + 1.0),  # 3 s of a core, then 1 s of the device; one is always ahead
+        ({ACTING: ((8, 1.0),)}, 0.5, 4 * 4.5 + 1.5),  # it turns to the other one at each call
+        ({ACTING: ((8, 3.0),)}, 0.0, 4 * 3.0 * 2 + 1.0),  # 1 s of a core, then they wait for each other
+    ],
+)
+def test_a_core_gives_a_device_its_work_while_it_works_for_others(ops, switch, expected):
+    """Two actors on one device; each takes four steps of 4 s for an update."""
+    bound, env, plan = prepare_plan(QUEUE, "CartPole-v1", "single_learner_coarse:actors=2", envs=8, groups=8, lag=0)
+    plan = replace(plan, fragments=tuple(replace(f, platform="gpu") for f in plan.fragments))
+    timings = {"act observed -> actions": (Timing(4, 1, (Work(4.0, 4.0),)),)}
+    given = Costs(ops=ops, timings=timings, device_switch=switch)
+    found = SimulatedEngine(plan, bound, env, given, 4, 1).run(1)
+    assert seconds(found) == pytest.approx(expected)
 
 
 def test_costs_between_two_measured_ones_lie_on_a_line():
