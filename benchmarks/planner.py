@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from tessera.channels.link import Flow
 from tessera.cli.profile import progress_bar
 from tessera.engines.factory import make_engine
 from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.deployment import on_one_machine
 from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.engines.simulated.prediction import Prediction
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
@@ -120,6 +122,8 @@ class Row:
     measured: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     """Of a core at each of these times, relative to when the profile was taken."""
+    expected: float = 0.0
+    """What is predicted for cores of that speed."""
     lag: float = 0.0
     memory: dict[str, int] = field(default_factory=dict)
 
@@ -136,8 +140,8 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured, on a machine as fast as it was then."""
-        return self.predicted * statistics.fmean(self.speeds) / self.mean - 1
+        """Of the prediction for cores as fast as they were then, relative to what was measured."""
+        return self.expected / self.mean - 1
 
     @property
     def memory_errors(self) -> list[float]:
@@ -156,6 +160,8 @@ class Pair:
 
     name: str
     profile_seconds: float
+    seconds: float
+    """How long each plan was run, each time."""
     rows: list[Row]
 
     @property
@@ -220,10 +226,11 @@ def run_pair(name: str, options: Options) -> Pair:
                 row.speeds.append((before + speed_of_a_core()) / 2 / profile.speed)
         for row, run in zip(rows, running, strict=True):
             row.lag, row.memory = run.lag, run.memory()
+            row.expected = simulated(*run.planned, profile, statistics.fmean(row.speeds)).steps_per_second
     finally:
         for run in running:
             run.close()
-    pair = Pair(name, profile.seconds, rows)
+    pair = Pair(name, profile.seconds, options.seconds, rows)
     show(pair)
     return pair
 
@@ -235,8 +242,7 @@ def _choice(algorithm: Any, env: str, profile: Profile) -> str:
 
 def predict(text: str, colouring: str, plan: Plan, algorithm: Any, env: Any, profile: Profile) -> Row:
     """What is predicted of a plan."""
-    there = profile.machine
-    found = SimulatedEngine(plan, algorithm, env, profile.costs, there.cores, there.accelerators).run(SIMULATED_UPDATES)
+    found = simulated(plan, algorithm, env, profile)
     return Row(
         plan=text,
         colouring=colouring,
@@ -247,6 +253,13 @@ def predict(text: str, colouring: str, plan: Plan, algorithm: Any, env: Any, pro
         lag_predicted=oldest(found.flows),
         memory_predicted=found.memory,
     )
+
+
+def simulated(plan: Plan, algorithm: Any, env: Any, profile: Profile, speed: float = 1.0) -> Prediction:
+    """What a plan would do on this machine, with cores of a speed relative to when the profile was taken."""
+    there = on_one_machine(plan, profile.machine.cores, profile.machine.accelerators)
+    there = replace(there, kinds=tuple(replace(kind, speed=speed) for kind in there.kinds))
+    return SimulatedEngine(plan, algorithm, env, profile.costs, deployment=there).run(SIMULATED_UPDATES)
 
 
 def by_three_scalars(plan: Plan, costs: Costs, algorithm: Any, env: Any) -> float:
@@ -273,6 +286,7 @@ class Running:
         self.steps = float(plan.envs_per_update) * algorithm.schedule.steps
         rest: dict[str, Any] = {"trace": ""} if plan.engine == "serial" else {"note": lambda text: None}
         self.flows: dict[str, Flow] = {}
+        self.planned = plan, algorithm, env
         self.engine = make_engine(plan, algorithm, env, 0, 1 << 24, None, **rest)
         self.engine.start()
         for _ in range(3):
@@ -373,7 +387,7 @@ PAGE = """# Is the planner right?
 
 Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}), load {load:.1f} as it began. For each pair
 of an algorithm and an environment a profile was taken ({budget:.0f} s asked), and every plan predicted from it alone.
-Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. Nothing was fitted to what was measured.
+Then all plans were started, and run in turn for some seconds, {rounds} times. Nothing was fitted to what was measured.
 
     {summary}
 
@@ -381,8 +395,8 @@ Then all plans were started, and run in turn for {seconds:g} s, {rounds} times. 
   intervals (95 %) of both.
 - *Tau*: Kendall's, over pairs of plans whose measured intervals are disjoint.
 - *Error*: of predicted steps/s, over all plans. Others share this machine, and its cores are not always as fast. Their
-  speed was measured with the profile and around every run, and predictions count as for cores of that speed. *Speed*
-  is by how much it had changed. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
+  speed was measured with the profile and around every run, and errors are of predictions for cores of that speed.
+  *Speed* is by how much it had changed. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
   that a process has held.
 
 What other ways to choose lose, by the same measure:
@@ -409,14 +423,14 @@ def write_page(pairs: list[Pair], options: Options, load: float) -> None:
     others = [f"| {who} | {statistics.fmean(lost):.1%} | {max(lost):.1%} |" for who, lost in regrets(pairs).items()]
     text = PAGE.format(
         cores=cores(), processor=circumstances()["processor"], load=load, budget=options.budget,
-        seconds=options.seconds, rounds=options.rounds, summary="\n    ".join(summary(pairs)),
+        rounds=options.rounds, summary="\n    ".join(summary(pairs)),
         others="\n".join(others),
     )  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 6))
     for pair in pairs:
         algorithm, env, _ = {**PAIRS, **MORE_PAIRS}[pair.name]
         text += f"\n## {pair.name}\n\n`{algorithm} {env}`: regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, "
-        text += f"speed {pair.speed:.2f}; "
+        text += f"speed {pair.speed:.2f}, {pair.seconds:g} s at a time, profile {pair.profile_seconds:.0f} s; "
         text += f"chosen: `{pair.chosen.colouring}`.\n\n| plan | predicted | measured (95 %) | error | lag | memory |\n"
         text += "| --- | --- | --- | --- | --- | --- |\n"
         for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:
@@ -440,7 +454,12 @@ def read_pairs(path: Path) -> list[Pair]:
     found = json.loads(path.read_text())["pairs"]
     known = {f.name for f in fields(Row)}
     return [
-        Pair(p["name"], p["profile_seconds"], [Row(**{k: v for k, v in r.items() if k in known}) for r in p["rows"]])
+        Pair(
+            p["name"],
+            p["profile_seconds"],
+            p["seconds"],
+            [Row(**{k: v for k, v in r.items() if k in known}) for r in p["rows"]],
+        )
         for p in found
     ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tessera.agent.agent import Agent, load
     from tessera.algorithms.a2c import A2C
+    from tessera.algorithms.alphazero import AlphaZero
     from tessera.algorithms.c51 import C51
     from tessera.algorithms.contract import Algorithm, Clock, Feedback, Part, Schedule, State, Step, Transition, View
     from tessera.algorithms.dpg import DPG
@@ -58,6 +59,7 @@ __all__ = [
     "SAC",
     "Agent",
     "Algorithm",
+    "AlphaZero",
     "Box",
     "Callback",
     "CheckpointEvent",
@@ -106,6 +108,7 @@ __all__ = [
 _MODULES = {
     "tessera.agent.agent": ("Agent", "load"),
     "tessera.algorithms.a2c": ("A2C",),
+    "tessera.algorithms.alphazero": ("AlphaZero",),
     "tessera.algorithms.c51": ("C51",),
     "tessera.algorithms.contract": (
         "Algorithm", "Clock", "Feedback", "Part", "Schedule", "State", "Step", "Transition", "View",

@@ -25,6 +25,7 @@ from tessera.envs.checks import check_env
 from tessera.errors import RunFailed, TesseraError, unknown_name
 from tessera.evaluation.evaluator import Evaluation, Evaluator
 from tessera.evaluation.many_runs import RunEvaluation, play_batches, play_here
+from tessera.evaluation.opponents import LearnedOpponent, evaluated_env
 from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust, is_nameless
 from tessera.graph.plan import Plan
@@ -43,6 +44,7 @@ from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
+from tessera.runs.matches import find_opponent
 from tessera.runs.plan_history import newest_plan, read_plans
 from tessera.runs.prediction_watch import check_planner, check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
@@ -145,6 +147,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     run_dir: str | Path | None = None,
     resume: bool = False,
     target_return: float | None = None,
+    opponent: str | None = None,
     precision: str = "f32",
     preset: Preset | None = None,
     system: str | None = None,
@@ -190,6 +193,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         run_dir: folder for checkpoints, metrics and summary; None: nothing is written.
         resume: continue from the newest checkpoint in `run_dir`, if there is one.
         target_return: stop once greedy episodes reach this mean return.
+        opponent: who greedy episodes of a game for two are played against: "random", "greedy" (it wins where it can
+            in one move) or the folder of a run; None: "random".
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
@@ -277,7 +282,9 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
-    evaluator = Evaluator(bound, environment)
+    opponent = before.get("opponent") if opponent is None else opponent
+    config |= {} if opponent is None else {"opponent": opponent}
+    evaluator = Evaluator(bound, evaluated_env(environment, find_opponent(opponent, environment, False)))
     if preset is not None:
         display.note(f"preset {preset}")
     updates = planned_updates(bound, plan, steps)
@@ -429,6 +436,7 @@ def evaluate_runs(
     engine: str | None = None,
     address: str | None = None,
     checkpoint: Choice = "newest",
+    opponent: str | None = None,
     trust: Trust = False,
 ) -> list[RunEvaluation]:
     """Play greedy episodes with the params of each run.
@@ -444,25 +452,32 @@ def evaluate_runs(
         engine: serial (in this thread), local (processes) or ray (tasks of a cluster); None: local for several workers.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
         checkpoint: "newest", "best" (by greedy evaluations during training) or the number of an update.
+        opponent: who games for two are played against: "random", "greedy" or the folder of a run; None: as in training.
         trust: True to import an algorithm or environment of your own that a folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
     if engine not in (None, "serial") or (workers or 1) > 1:
         share_accelerators()
     runs = [load_run(folder, trust, checkpoint) for folder in folders]
-    return evaluate_saved(runs, episodes, seed, trust, workers=workers, engine=engine, address=address)
+    where = {"workers": workers, "engine": engine, "address": address}
+    return evaluate_saved(runs, episodes, seed, trust, opponent, **where)
 
 
 def evaluate_saved(
-    runs: Sequence[SavedRun], episodes: int, seed: int, trust: Trust, **engine: Any
+    runs: Sequence[SavedRun], episodes: int, seed: int, trust: Trust, opponent: str | None = None, **engine: Any
 ) -> list[RunEvaluation]:
     """Play greedy episodes with each of several params that were loaded; `engine` as in `evaluate_runs`."""
     if episodes < 1:
         raise TesseraError(f"{episodes} episodes: at least one is needed")
-    if any(run.env_given for run in runs):  # only this process has it
-        played = [play_here(Evaluator(run.algorithm, run.env), run.view, episodes, seed) for run in runs]
+    names = [opponent or run.config.get("opponent") for run in runs]
+    opponents = [find_opponent(name, run.env, trust) for name, run in zip(names, runs, strict=True)]
+    worlds = [evaluated_env(run.env, each) for run, each in zip(runs, opponents, strict=True)]
+    if any(run.env_given for run in runs) or any(isinstance(each, LearnedOpponent) for each in opponents):
+        evaluators = [Evaluator(run.algorithm, env) for run, env in zip(runs, worlds, strict=True)]  # only here
+        played = [play_here(e, run.view, episodes, seed) for e, run in zip(evaluators, runs, strict=True)]
     else:
-        played = play_batches([(run.config, run.view) for run in runs], episodes, seed, trust, **engine)
+        given = [({**run.config, "opponent": name}, run.view) for run, name in zip(runs, names, strict=True)]
+        played = play_batches(given, episodes, seed, trust, **engine)
     for run, (returns, _) in zip(runs, played, strict=True):
         if not len(returns):
             raise RunFailed(f"no greedy episode of {run.folder} came to an end: does {run.env.name} ever end?")

@@ -10,6 +10,7 @@ from tessera.support.imports import import_target
 
 ALGORITHMS: dict[str, str] = {
     "a2c": "A2C",
+    "alphazero": "AlphaZero",
     "c51": "C51",
     "dpg": "DPG",
     "dqn": "DQN",

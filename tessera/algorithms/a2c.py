@@ -25,6 +25,7 @@ class A2C(ActorCriticAlgorithm):
 
     name: ClassVar[str] = "a2c"
     summary: ClassVar[str] = "advantage actor-critic: one policy gradient per short unroll, RMSProp"
+    takes_turns: ClassVar[bool] = True
 
     unroll: int | None = 8
     """Steps that each environment plays between updates."""

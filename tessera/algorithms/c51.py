@@ -25,6 +25,7 @@ class C51(ValueLearning):
 
     name: ClassVar[str] = "c51"
     summary: ClassVar[str] = "DQN that learns the distribution of returns, on fixed atoms; Rainbow's pieces as flags"
+    takes_turns: ClassVar[bool] = True
 
     atoms: int | None = option(None, low=2)
     """Number of returns that probabilities are learned for; default 51 for images, else 101."""

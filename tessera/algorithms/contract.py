@@ -20,7 +20,7 @@ from tessera.algorithms.parts.first_params import FirstParams
 from tessera.algorithms.parts.labelled_parts import Part, Step, same_labels, scaled_to
 from tessera.algorithms.parts.large_batch import LAYERWISE, SCALINGS, rate_factor
 from tessera.algorithms.parts.target_network import follow_params
-from tessera.envs.base import Spec, Timestep
+from tessera.envs.base import Environment, Spec, Timestep, is_device
 from tessera.errors import TesseraError, unknown_name
 from tessera.networks.own import check_torso, is_own
 from tessera.stores.base import Experience, Sample, Store
@@ -103,6 +103,11 @@ class Transition(NamedTuple):
     """Which actions were allowed at `observation`; None if all always are."""
     next_legal: Any = None
     """Which are at `next_observation`."""
+    player: Any = None
+    """Who moved, in a game; None if there is one player."""
+    turn: Any = None
+    """1 where the same player moves at `next_observation`, -1 where the other one does, so that a value there counts
+    as much less; None if there is one player."""
 
 
 class Feedback(NamedTuple):
@@ -130,8 +135,10 @@ class Algorithm:
     default_envs: ClassVar[int] = 64
     """Environments where the user gives no number; host environments take at most 16."""
     reads_state: ClassVar[bool] = False
-    """Whether `act` and `greedy` read `Timestep.state`, as a search does; it then acts where the environments are, and
-    these are compiled."""
+    """Whether `act` and `greedy` read `Timestep.state` and the field `game`, as a search does: for compiled
+    environments in which nothing is hidden."""
+    takes_turns: ClassVar[bool] = False
+    """Whether it learns games in which two players take turns, by playing both (`Transition.turn`)."""
     together: ClassVar[int] = 1
     """Number of neighbouring environments that must stay in one group, such as the two of an antithetic pair."""
 
@@ -147,6 +154,8 @@ class Algorithm:
     layerwise: str = field(default="none", kw_only=True)
     """Optimiser whose steps are in proportion to each layer's weights, instead of the algorithm's own: none, lars or
     lamb."""
+    game: Any = field(default=None, kw_only=True, repr=False, compare=False, metadata=SET_BY_FRAMEWORK)
+    """The environment itself, for algorithms that search (`reads_state`); set by the framework."""
     envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """Environments of the whole run, for settings that differ from one to the next; set by the framework."""
     first_params: FirstParams | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
@@ -155,6 +164,18 @@ class Algorithm:
     def bind(self, spec: Spec) -> Self:
         """Return this algorithm for one kind of environment, with the defaults that depend on it filled in."""
         return dataclasses.replace(self, spec=spec)
+
+    def bound_to(self, env: Environment) -> Self:
+        """Return this algorithm for an environment: for its spec and, if it searches, for the environment itself."""
+        bound = self.bind(env.spec)
+        if not self.reads_state:
+            return bound
+        if not is_device(env):
+            raise TesseraError(
+                f"{self.name} searches in the game itself, so it must be compiled, and {env.name} is not: choose one "
+                "that is, such as pgx:connect_four"
+            )
+        return dataclasses.replace(bound, game=env)
 
     def check(self) -> None:
         """Refuse values that make no sense, once bound."""
@@ -168,6 +189,16 @@ class Algorithm:
         for name, known in (("rate_scaling", SCALINGS), ("layerwise", ("none", *LAYERWISE))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"--{name.replace('_', '-')}", getattr(self, name), known)
+        if self.world.players > 1 and not self.takes_turns:
+            raise TesseraError(
+                f"{self.name} cannot learn a game of {self.world.players} players who take turns: choose one that can, "
+                "such as alphazero, ppo or dqn, or let another play the other side, as in ?opponent=random"
+            )
+        if self.reads_state and self.world.hidden:
+            raise TesseraError(
+                f"{self.name} searches what may happen, and here a player does not see all: choose an algorithm that "
+                "does not search, such as ppo"
+            )
         if bool(self.world.agents) != self.teams:
             kind = f"{self.world.agents} agents" if self.world.agents else "one agent"
             other = "one for several agents, such as mappo" if self.world.agents else "one for one agent, such as ppo"

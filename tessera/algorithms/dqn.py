@@ -29,6 +29,7 @@ class DQN(ValueLearning):
 
     name: ClassVar[str] = "dqn"
     summary: ClassVar[str] = "deep Q-network: replay and target network; double, dueling, prioritised, n-step as flags"
+    takes_turns: ClassVar[bool] = True
 
     huber: float | None = option(None, low=0)
     """Errors beyond this count linearly and no longer squared (Huber); 0: never. Default 1 for images, else 0."""

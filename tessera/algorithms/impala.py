@@ -61,7 +61,7 @@ class IMPALA(A2C):
             estimates.next_values,
             rows.terminated,
             rows.truncated,
-            self.gamma,
+            self.discount(rows),
             self.gae_lambda,
             self.rho_bar,
             self.c_bar,

@@ -31,6 +31,7 @@ class PPO(ActorCriticAlgorithm):
 
     name: ClassVar[str] = "ppo"
     summary: ClassVar[str] = "proximal policy optimisation: clipped surrogate, GAE, epochs of minibatches"
+    takes_turns: ClassVar[bool] = True
 
     unroll: int | None = None
     """Steps that each environment plays between updates; default 32, and 128 for images or continuous actions."""

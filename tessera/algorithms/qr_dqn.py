@@ -22,6 +22,7 @@ class QRDQN(ValueLearning):
 
     name: ClassVar[str] = "qr_dqn"
     summary: ClassVar[str] = "DQN that learns quantiles of the distribution of returns"
+    takes_turns: ClassVar[bool] = True
 
     quantiles: int = option(51, low=1)
     """Quantiles of each action's return."""

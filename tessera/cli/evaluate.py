@@ -29,6 +29,9 @@ class EvalOptions(TrustOptions):
     """newest, best, or the number of the update whose checkpoint to take, of each run."""
     seed: int = 0
     """Seed of the environments."""
+    opponent: str | None = None
+    """Who games for two are played against: random, greedy (it wins where it can in one move), or the folder of a run;
+    default: as in training."""
     workers: int | None = None
     """Batches of episodes played at a time; default: one, or as many as there are cores if an engine is named."""
     engine: Literal["serial", "local", "ray"] | None = None
@@ -70,7 +73,13 @@ def evaluate_command(arguments: list[str]) -> None:
     use_compilation_cache()
     workers = {"workers": options.workers, "engine": options.engine, "address": options.address}
     evaluations = evaluate_runs(
-        runs, options.episodes, options.seed, checkpoint=options.checkpoint, trust=trust, **workers
+        runs,
+        options.episodes,
+        options.seed,
+        checkpoint=options.checkpoint,
+        opponent=options.opponent,
+        trust=trust,
+        **workers,
     )
     if options.format == "json":
         print(json.dumps(as_data(evaluations, scales), indent=2))

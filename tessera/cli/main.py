@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "tessera.cli.train:train_command",
     "compare": "tessera.cli.compare:compare_command",
     "eval": "tessera.cli.evaluate:evaluate_command",
+    "match": "tessera.cli.match:match_command",
     "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
@@ -43,6 +44,7 @@ USAGE = """usage: tessera COMMAND …
   compare SYSTEM ENV --policies a,b,c [flags]
                                 train under several policies; one table
   eval RUN…                     play greedy episodes with runs' params: means with intervals
+  match RUN RUN…                let runs of one game play each other: points and Elo with intervals
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where

@@ -31,6 +31,9 @@ class TrainOptions:
     """Folder for the results; default: a new one under runs/."""
     target_return: float | None = None
     """Stop once 100 greedy episodes reach this mean return."""
+    opponent: str | None = None
+    """Who greedy episodes of a game for two are played against: random, greedy (it wins where it can in one move), or
+    the folder of a run; default: random."""
     resume: bool = False
     """Continue from the newest checkpoint in --run-dir."""
     eval_episodes: int = 100

@@ -48,7 +48,7 @@ __all__ = [
     "words_of",
 ]
 
-FAMILIES = ("gymnax", "brax", "jaxmarl", "gymnasium", "envpool", "ale", "pettingzoo")
+FAMILIES = ("gymnax", "brax", "jaxmarl", "gymnasium", "envpool", "ale", "pettingzoo", "pgx")
 """Prefixes of environment names; each has an adapter, the module of that name in this package."""
 
 

@@ -62,6 +62,8 @@ class Timestep(NamedTuple):
     """The same at `final`."""
     player: Any = None
     """Whose turn it is at `observation`, from 0 on; None if there is one player."""
+    final_player: Any = None
+    """The same at `final`."""
     state: Any = None
     """The environment's own state at `observation`, for algorithms that search (`reads_state`), else None. It is never
     recorded."""
@@ -116,6 +118,10 @@ class DeviceEnvironment:
         """Whose turn it is in `state`, int32 from 0 on; None if there is one player."""
         del state
         return None
+
+    def position(self, state: Any) -> Any:
+        """The state that a search of this environment starts from: that of the game, if it is more than the game."""
+        return state
 
     def info(self, state: Any) -> dict[str, Any]:
         """Numbers of the step that led to `state`, for the metrics `info/NAME`; NaN where a step has none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,16 @@ class Box:
 
 
 Actions = Discrete | MultiDiscrete | Box
+
+
+class Symmetry(NamedTuple):
+    """A change of a board after which a game is the same, if moves are changed with it."""
+
+    cells: tuple[int, ...]
+    """Cell of the new board, in C order -> cell of the old one that it shows."""
+    actions: tuple[int, ...]
+    """Action on the new board -> action on the old one."""
+
 
 PRECISIONS = ("f32", "bf16", "f64")
 
@@ -90,12 +100,27 @@ class Spec:
     """Whether some discrete actions are not always allowed, so that `Timestep.legal` is an array and not None."""
     players: int = 1
     """Players who take turns, in a game that one network plays for all of them; `Timestep.player` says whose turn it
-    is."""
+    is. Rewards have an axis for players."""
+    hidden: bool = False
+    """Whether a player does not see all of the state, as in games of cards."""
+    symmetries: tuple[Symmetry, ...] = ()
+    """Changes of the board that change nothing else, of which the first is none; () if there are none, or unknown."""
 
     def __hash__(self) -> int:
         """Trees of dicts have no hash of their own."""
         parts = tuple((path, part.shape, part.dtype) for path, part in self.parts.items())
-        return hash((parts, self.actions, self.precision, self.agents, self.time_limit, self.restricted, self.players))
+        return hash(
+            (
+                parts,
+                self.actions,
+                self.precision,
+                self.agents,
+                self.time_limit,
+                self.restricted,
+                self.players,
+                self.hidden,
+            )
+        )
 
     @property
     def observation(self) -> Any:
@@ -155,6 +180,13 @@ class Spec:
             case MultiDiscrete(choices):
                 return sum(choices)
         return 0
+
+    @property
+    def reward_shape(self) -> tuple[int, ...]:
+        """Shape of the reward in one environment: one for each agent, or each player."""
+        if self.agents:
+            return (self.agents,)
+        return (self.players,) if self.players > 1 else ()
 
     @property
     def mask_shape(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from tessera.algorithms.contract import View
 from tessera.channels.packing import from_leaves, leaves_of
 from tessera.engines.factory import map_reduce
 from tessera.evaluation.evaluator import Evaluation, Evaluator
+from tessera.evaluation.opponents import evaluated_env
 from tessera.evaluation.rebuild import NEEDED, rebuild
 from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
@@ -81,7 +82,7 @@ def _join(items: list[dict[str, Any]], batches: list[dict[str, Any]]) -> list[tu
 def _play(item: dict[str, Any], runs: list[dict[str, Any]], trust: Trust, key: str) -> dict[str, Any]:
     """Play one batch of episodes, in any process; `key` identifies the evaluation."""
     run = runs[item["run"]]
-    needed = {name: run["config"].get(name) for name in NEEDED}
+    needed = {name: run["config"].get(name) for name in (*NEEDED, "opponent")}
     evaluator, like = _evaluator(key, json.dumps([needed, trust]))
     evaluation = evaluator(from_leaves(run["view"], {"view": like})["view"], item["episodes"], item["seed"])
     return {"returns": evaluation.returns, "lengths": evaluation.lengths}
@@ -92,6 +93,7 @@ def _evaluator(key: str, text: str) -> tuple[Evaluator, View]:
     """The evaluator of all runs of one configuration, and the shapes of a view; compiled once in each process."""
     del key
     use_compilation_cache()
-    algorithm, env = rebuild(*json.loads(text))
+    config, trust = json.loads(text)
+    algorithm, env = rebuild(config, trust)
     like = jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
-    return Evaluator(algorithm, env), like
+    return Evaluator(algorithm, evaluated_env(env, config["opponent"])), like

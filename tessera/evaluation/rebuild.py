@@ -29,7 +29,7 @@ def rebuild(config: dict[str, Any], trust: Trust = False, env: Any = None) -> tu
         made = make_env(env, config["precision"])
         if not isinstance(env, str):  # an object goes by the name that the run has for it
             made = renamed(made, config["env"])
-    return replace(_make(kind, config["algorithm"]).bind(made.spec), envs=config.get("envs") or 1), made
+    return replace(_make(kind, config["algorithm"]).bound_to(made), envs=config.get("envs") or 1), made
 
 
 def _make(kind: type[Algorithm], config: dict[str, Any]) -> Algorithm:

@@ -182,14 +182,14 @@ class NStep(NamedTuple):
     """int32 index of the window's last transition: its next observation is the one to bootstrap from."""
 
 
-def n_step(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float, n: int) -> NStep:
+def n_step(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamma: float | jax.Array, n: int) -> NStep:
     """Sum rewards over windows of `n` transitions that stop early at an episode's end, however it ended.
 
     Args:
         rewards: [T + n - 1, ...] rewards of consecutive transitions.
         terminated: [T + n - 1, ...].
         truncated: [T + n - 1, ...].
-        gamma: discount.
+        gamma: discount, or [T + n - 1, ...] the discount after each.
         n: the longest window.
 
     Returns:
@@ -202,11 +202,12 @@ def n_step(rewards: jax.Array, terminated: jax.Array, truncated: jax.Array, gamm
     dtype = jnp.promote_types(rewards.dtype, jnp.float32)
     alive = jnp.ones(shape, bool)
     total, discount = jnp.zeros(shape, dtype), jnp.ones(shape, dtype)
+    gammas = jnp.broadcast_to(jnp.asarray(gamma, dtype), rewards.shape)
     last = jnp.broadcast_to(jnp.arange(starts, dtype=jnp.int32).reshape(-1, *[1] * (len(shape) - 1)), shape)
     for k in range(n):
         window = slice(k, k + starts)
         total = total + jnp.where(alive, discount * rewards[window], 0)
-        discount = jnp.where(alive, gamma * discount * (1.0 - terminated[window].astype(dtype)), discount)
+        discount = jnp.where(alive, gammas[window] * discount * (1.0 - terminated[window].astype(dtype)), discount)
         last = jnp.where(alive, last + (k > 0), last)
         alive = alive & ~(terminated[window].astype(bool) | truncated[window].astype(bool))
     return NStep(total, discount, last)

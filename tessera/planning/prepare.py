@@ -53,7 +53,7 @@ def prepare_plan(
         share_accelerators()  # before an environment or a plan looks for devices
     environment = make_env(env, precision)
     refuse_broken(environment)
-    bound = algorithm.bind(environment.spec)
+    bound = algorithm.bound_to(environment)
     bound.check()
     available = jax.local_devices()
     chosen = named

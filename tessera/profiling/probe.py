@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 WARMUP = 2
 """Unrolls that fill a replay: sampling costs the same, however full it is."""
 LEAST_UPDATES = 4
-SECONDS = 0.6
+SECONDS = 0.75
 """How long a probe is timed, at the least."""
 MOST_SECONDS = 1.5
 """How long it is timed at the most, once it has made an update."""
 SPEED_SECONDS = 0.05
 """How long the speed of a core is measured, of its time; between timed updates a tenth of it, again and again."""
-CHUNK_SECONDS = 0.05
-"""A program that makes many updates in one call is called for as long."""
+CHUNK_SECONDS = 0.25
+"""How long one call of the engine takes, so that what it takes to begin one hardly counts, as in a run."""
 SLEEPS = 0.05
 """Voluntary switches of a thread per call, above which what Python calls sleeps rather than being kept from a core."""
 

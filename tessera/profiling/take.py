@@ -112,13 +112,15 @@ def run_trials(
     """Run plans on processes, as long as there is time; and those for which there was none."""
     found: list[TrialRun] = []
     skipped: list[str] = []
+    longest = 0.0
     for tried in plans:
-        longest = max((run.start_seconds for run in found), default=0.0)
-        if time.monotonic() + longest > end:
+        begun = time.monotonic()
+        if begun + longest > end:
             skipped.append(f"{in_words(tried)} on processes")
             continue
         tell(f"{in_words(tried)} on processes")
         found.append(trial_run(tried, algorithm, env))
+        longest = max(longest, time.monotonic() - begun)
     return found, skipped
 
 

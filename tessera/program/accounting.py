@@ -43,10 +43,17 @@ class Tally(NamedTuple):
 
 
 def account(episode: Episode, timestep: Timestep, xp: Any) -> tuple[Episode, EpisodeStep]:
-    """Add one step to the running episodes; `xp` is NumPy or jax.numpy. Rewards of agents count as their mean."""
+    """Add one step to the running episodes; `xp` is NumPy or jax.numpy.
+
+    Rewards of agents count as their mean; of players, whose rewards come to nothing together, those of the first.
+    """
     counted = 1 if timestep.valid is None else timestep.valid
     done = timestep.terminated | timestep.truncated
-    reward = timestep.reward if timestep.reward.ndim == done.ndim else timestep.reward.mean(-1)
+    reward = timestep.reward
+    if timestep.player is not None:
+        reward = reward[..., 0]
+    elif reward.ndim > done.ndim:
+        reward = reward.mean(-1)
     total, length = episode.total + reward * counted, episode.length + counted
     return Episode(xp.where(done, 0, total), xp.where(done, 0, length)), EpisodeStep(
         done, total, length, timestep.valid

@@ -20,7 +20,7 @@ from tessera.program.nodes import member_axis
 from tessera.program.overlap.double_buffer import open_environments
 from tessera.program.peers import Contribution
 from tessera.program.sharding import shardings
-from tessera.program.training_program import Training, acting, over_envs, published, recorded
+from tessera.program.training_program import Training, acting, by_movers, over_envs, published, recorded
 
 if TYPE_CHECKING:  # whoever only acts plans nothing
     from tessera.graph.plan import Plan
@@ -169,7 +169,7 @@ def timestep_shape(env: Environment, with_state: bool = False) -> Timestep:
     observation = jax.eval_shape(lambda: spec.zeros(jnp))
     flag = jax.ShapeDtypeStruct((), jnp.dtype(bool))
     agents = (spec.agents,) if spec.agents else ()
-    reward = jax.ShapeDtypeStruct(agents, jnp.dtype(jnp.float32) if host else jnp.result_type(float))
+    reward = jax.ShapeDtypeStruct(spec.reward_shape, jnp.dtype(jnp.float32) if host else jnp.result_type(float))
     valid = flag if isinstance(env, HostEnvironment) and env.masks else None
     timestep = Timestep(observation, reward, flag, flag, observation, valid)
     if isinstance(env, HostEnvironment):
@@ -179,9 +179,10 @@ def timestep_shape(env: Environment, with_state: bool = False) -> Timestep:
 
     def described(key: jax.Array) -> Timestep:
         state, _ = env.reset(key)
-        legal = env.legal(state)
-        more = {"alive": env.alive(state), "legal": legal, "final_legal": legal, "player": env.player(state)}
-        return timestep._replace(**more, state=state if with_state else None)
+        legal, player = env.legal(state), env.player(state)
+        more = {"alive": env.alive(state), "legal": legal, "final_legal": legal}
+        kept = env.position(state) if with_state else None
+        return timestep._replace(**more, player=player, final_player=player, state=kept)
 
     return jax.eval_shape(described, jax.random.key(0))
 
@@ -192,11 +193,11 @@ def experience_shape(algorithm: Algorithm, env: Environment) -> Any:
     def play(key: jax.Array, timestep: Timestep) -> Any:
         view = acting(published(initial_state(algorithm, key, 1)))
         memory = algorithm.ready(view, algorithm.memory(jnp.int32(0)), key)
-        seen = timestep._replace(final=None, final_legal=None)
+        seen = timestep._replace(final=None, final_legal=None, final_player=None)
         action, memory, extras = algorithm.act(view, memory, seen, key)
         one = recorded(timestep, action, extras, timestep)._replace(version=jnp.int32(0))
         s = algorithm.schedule
-        trajectory = jax.tree.map(lambda x: jnp.broadcast_to(x, (s.unroll, *jnp.shape(x))), one)
+        trajectory = by_movers(jax.tree.map(lambda x: jnp.broadcast_to(x, (s.unroll, *jnp.shape(x))), one))
         experience = algorithm.digest(view, memory, trajectory)[0]._replace(version=trajectory.version)
         return jax.tree.map(lambda x: jnp.concatenate([x] * s.rounds), experience)
 

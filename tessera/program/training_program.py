@@ -132,6 +132,7 @@ class Training:
             return (over_envs(lambda m: algorithm.ready(view, m, key))(memory),)
 
         def digest(view: View, memory: Any, trajectory: Transition, ids: jax.Array) -> tuple[Any, Any, Fault]:
+            trajectory = by_movers(trajectory)
             version = jnp.broadcast_to(view.clock.applies, trajectory.truncated.shape)
             function = over_envs(lambda m, x: algorithm.digest(view, m, x), time=True)
             experience, memory = function(memory, trajectory._replace(version=version))
@@ -249,7 +250,7 @@ class Training:
         algorithm = self.algorithm
 
         def observe(timesteps: Timestep) -> tuple[Timestep]:
-            return (timesteps._replace(final=None, final_legal=None),)
+            return (timesteps._replace(final=None, final_legal=None, final_player=None),)
 
         def act(view: View, memory: Any, seen: Timestep, keys: jax.Array, t: Any) -> tuple[Any, ...]:
             if self.greedy:
@@ -321,7 +322,7 @@ class Training:
     def _described(self, timestep: Timestep, state: Any) -> Timestep:
         """What a compiled environment says of the state that an observation is of."""
         env: Any = self.env
-        kept = state if self.algorithm.reads_state else None
+        kept = env.position(state) if self.algorithm.reads_state else None
         return timestep._replace(alive=env.alive(state), legal=env.legal(state), player=env.player(state), state=kept)
 
     def _reset(self) -> Op:
@@ -337,11 +338,11 @@ class Training:
         def reset(root: Any, ids: Any, clock: Any) -> tuple[Any, ...]:
             state, observation = over_envs(env.reset)(derive_each(root, "reset", clock, ids))
             nothing = jnp.zeros(ids.shape, bool)
-            agents = (env.spec.agents,) if env.spec.agents else ()
-            reward = jnp.zeros((*ids.shape, *agents), jnp.result_type(float))
+            reward = jnp.zeros((*ids.shape, *env.spec.reward_shape), jnp.result_type(float))
             timestep = Timestep(observation, reward, nothing, nothing, observation)
             timestep = over_envs(self._described)(timestep, state)
-            return state, timestep._replace(final_legal=timestep.legal), no_episode(timestep, jnp)
+            timestep = timestep._replace(final_legal=timestep.legal, final_player=timestep.player)
+            return state, timestep, no_episode(timestep, jnp)
 
         return Op("env", reset, ("root", "ids", "env_clock"), ("env_state", "timesteps", "episode"))
 
@@ -362,10 +363,11 @@ class Training:
             key_step, key_reset = keys[0], keys[1]
             state, final, reward, terminated, truncated = env.step(state, bound(action, jnp), key_step)
             over = terminated | truncated
-            final_legal, info = env.legal(state), self._info(state)
+            ended = {"final_legal": env.legal(state), "final_player": env.player(state)}
+            info = self._info(state)
             fresh, first = env.restart(state, key_reset)
             state, observation = jax.tree.map(lambda a, b: jnp.where(over, a, b), (fresh, first), (state, final))
-            timestep = Timestep(observation, reward, terminated, truncated, final, final_legal=final_legal)
+            timestep = Timestep(observation, reward, terminated, truncated, final, **ended)
             return state, self._described(timestep, state), info
 
         def step(state: Any, actions: Any, episode: Episode, keys: jax.Array, t: Any) -> tuple[Any, ...]:
@@ -458,7 +460,17 @@ def recorded(seen: Timestep, action: Any, extras: Any, then: Timestep) -> Transi
     """The step from one timestep to the next, as learning sees it."""
     end = (then.reward, then.terminated, then.truncated, then.final, then.valid)
     more = {"alive": then.alive, "legal": seen.legal, "next_legal": then.final_legal}
-    return Transition(seen.observation, action, extras, *end, **more)
+    return Transition(seen.observation, action, extras, *end, **more, player=seen.player, turn=then.final_player)
+
+
+def by_movers(trajectory: Transition) -> Transition:
+    """Steps of a game as the player sees them who moved: the own reward, and whether the other one moves next."""
+    player = trajectory.player
+    if player is None:
+        return trajectory
+    reward = jnp.take_along_axis(trajectory.reward, player[..., None], axis=-1)[..., 0]
+    turn = jnp.where(trajectory.turn == player, 1, -1).astype(reward.dtype)
+    return trajectory._replace(reward=reward, turn=turn)
 
 
 def first_broken(x: jax.Array) -> jax.Array:

@@ -12,22 +12,23 @@ from tessera import PPO, Box, Discrete, Spec, TesseraError, algorithms
 from tessera.support.fields import bounds_of, option, options_of
 
 SPECS = {
+    "alphazero": Spec((3, 3, 2), "bool", Discrete(9), time_limit=9, restricted=True, players=2),
     "dpg": Spec((3,), "float32", Box((1,), (-1.0,), (1.0,))),
     "sac": Spec((3,), "float32", Box((1,), (-1.0,), (1.0,))),
     "mappo": Spec((2, 3), "float32", Discrete(2), agents=2),
 }
 
 AT_LEAST_1 = (
-    "actor_delay batch capacity core_width draws epochs minibatches n_step population quantiles rate_envs "
-    "target_period unroll"
+    "actor_delay batch blocks capacity channels considered core_width draws epochs minibatches n_step population "
+    "quantiles rate_envs simulations target_period unroll"
 )
 AT_LEAST_0 = (
-    "actor_rate burn_in c_bar clip entropy_coefficient huber ladder_exponent learning_rate max_gradient_norm noise "
-    "outliers rho_bar sigma smoothing smoothing_clip value_coefficient warmup weight_decay"
+    "actor_rate burn_in c_bar clip dirichlet entropy_coefficient exploring_moves huber ladder_exponent "
+    "learning_rate max_gradient_norm noise outliers rho_bar sigma smoothing smoothing_clip value_coefficient value_weight warmup weight_decay"
 )
 FROM_0_TO_1 = (
     "epsilon_end epsilon_fraction epsilon_start gae_lambda gamma importance_end importance_exponent ladder_base "
-    "look_ahead polyak priority_exponent priority_mixture rate_warmup rms_decay"
+    "look_ahead noise_share polyak priority_exponent priority_mixture rate_warmup rms_decay"
 )
 EXPECTED = {
     **dict.fromkeys(AT_LEAST_1.split(), (1, math.inf)),

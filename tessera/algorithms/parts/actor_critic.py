@@ -156,11 +156,15 @@ class ActorCriticAlgorithm(ActorCriticActing):
             rewards = rewards / jnp.sqrt(variance(view.statistics.returns) + 1e-8)
         return UnrollEstimates(for_actions(self.world.actions, head, rows.legal), values, after, rewards)
 
+    def discount(self, rows: Transition) -> Any:
+        """What a value counts after a step; less than nothing where the other player moves next."""
+        return self.gamma if rows.turn is None else self.gamma * rows.turn
+
     def advantages_and_targets(self, estimates: UnrollEstimates, rows: Transition) -> tuple[jax.Array, jax.Array]:
         """Advantages by GAE and targets of the value function, [T, n] each."""
         rewards, values, after = estimates.rewards, estimates.values, estimates.next_values
         ends = (rows.terminated, rows.truncated)
-        advantage = generalised_advantage(rewards, values, after, *ends, self.gamma, self.gae_lambda)
+        advantage = generalised_advantage(rewards, values, after, *ends, self.discount(rows), self.gae_lambda)
         return advantage, advantage + values
 
     def summarise(self, rows: Transition, advantage: jax.Array) -> Summary:

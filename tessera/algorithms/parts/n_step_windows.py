@@ -45,7 +45,8 @@ def invalid_steps(world: Spec, actions: jax.Array, extras: Any = ()) -> Transiti
     flag, reward = jnp.zeros(n, bool), jnp.zeros(n, jnp.result_type(float))
     legal = jnp.ones((n, world.alternatives), bool) if world.restricted else None
     ends = (reward, flag, flag, observation, flag, jnp.zeros(n, jnp.int32))
-    return Transition(observation, actions, extras, *ends, legal=legal, next_legal=legal)
+    turns = {"player": jnp.zeros(n, jnp.int32), "turn": reward} if world.players > 1 else {}
+    return Transition(observation, actions, extras, *ends, legal=legal, next_legal=legal, **turns)
 
 
 def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transition, Transition]:
@@ -62,7 +63,7 @@ def append_unroll(before: Transition, trajectory: Transition) -> tuple[Transitio
 def n_step_rows(trajectory: Transition, gamma: float, n: int) -> Row:
     """Make rows of n steps from T + n - 1 consecutive transitions of one environment, one for each of the first T."""
     t = trajectory
-    window = n_step(t.reward, t.terminated, t.truncated, gamma, n)
+    window = n_step(t.reward, t.terminated, t.truncated, gamma if t.turn is None else gamma * t.turn, n)
     count = window.reward.shape[0]
     bootstrap, legal = jax.tree.map(lambda x: x[window.last], (t.next_observation, t.next_legal))
     observation, action = jax.tree.map(lambda x: x[:count], (t.observation, t.action))

@@ -170,11 +170,11 @@ def _check_state(name: str, start: Any, state: Any, method: str) -> None:
 
 
 def _check_numbers(env: DeviceEnvironment, reward: Any, terminated: Any, truncated: Any) -> None:
-    wanted = (env.spec.agents,) if env.spec.agents else ()
+    wanted = env.spec.reward_shape
     if not _is_array(reward) or tuple(reward.shape) != wanted or not jnp.issubdtype(reward.dtype, jnp.floating):
         raise TesseraError(
             f"step() of {env.name} returns the reward {_form(reward)}, and it must be {shown(wanted, np.float32)}: "
-            "return a real number" + (" for each agent" if wanted else "")
+            "return a real number" + (f" for each {'agent' if env.spec.agents else 'player'}" if wanted else "")
         )
     for what, flag in (("terminated", terminated), ("truncated", truncated)):
         if not _is_array(flag) or flag.shape != () or flag.dtype != np.bool_:

@@ -72,6 +72,12 @@ def _repeat(env: Environment, times: Any) -> Environment:
     return wrapped
 
 
+def _opponent(env: Environment, value: Any) -> Environment:
+    from tessera.envs.wrappers.opponent import against  # with JAX
+
+    return against(env, value)
+
+
 WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {
     "hide": _transformed(Hide),
     "stack": _transformed(Stack),
@@ -81,6 +87,7 @@ WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {
     "time_limit": _transformed(TimeLimit),
     "sticky": _transformed(Sticky),
     "repeat": _repeat,
+    "opponent": _opponent,
     "wrap": wrap_each,
 }
 """Name -> the function that puts it around an environment; docs/environments.md has the table of values."""

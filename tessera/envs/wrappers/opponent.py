@@ -1,0 +1,166 @@
+"""A game of two players as an environment of one: somebody else plays the other side."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from tessera.envs.base import DeviceEnvironment, Environment, Timestep, is_device
+from tessera.envs.wrappers.device import DeviceWrapper
+from tessera.errors import TesseraError, unknown_name
+
+
+class Opponent(Protocol):
+    """Who plays the other side, as pure functions of one game."""
+
+    name: str
+
+    def memory(self) -> Any:
+        """What it carries from move to move, at the beginning of a game."""
+
+    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
+        """Choose a move where it is its turn: (action, memory)."""
+
+
+class RandomOpponent:
+    """Plays any legal move."""
+
+    name = "random"
+
+    def memory(self) -> Any:
+        """Nothing."""
+        return ()
+
+    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
+        """Draw one."""
+        return _drawn(timestep.legal, key), memory
+
+
+class GreedyOpponent:
+    """Looks one move ahead: it wins if it can; else it takes any move after which it has not lost."""
+
+    name = "greedy"
+
+    def __init__(self, game: DeviceEnvironment) -> None:
+        self._game = game
+
+    def memory(self) -> Any:
+        """Nothing."""
+        return ()
+
+    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
+        """Try all moves."""
+        step_key, draw_key = jax.random.split(key)
+        reward = jax.vmap(lambda action: self._game.step(timestep.state, action, step_key)[2][timestep.player])(
+            jnp.arange(timestep.legal.shape[0])
+        )
+        best = jnp.where(timestep.legal, reward, -jnp.inf)
+        return _drawn(best == best.max(), draw_key), memory
+
+
+def _drawn(moves: Any, key: Any) -> Any:
+    return jax.random.categorical(key, jnp.where(moves, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+class Match(NamedTuple):
+    """A game, and who plays it."""
+
+    game: Any
+    side: jax.Array
+    """The player whose moves are the actions."""
+    begins: jax.Array
+    """Whether that player had the first move."""
+    memory: Any
+    """The opponent's."""
+    over: jax.Array
+
+
+class AgainstOpponent(DeviceWrapper):
+    """A game against an opponent, whose moves are part of a step. They take turns in having the first move."""
+
+    def __init__(self, env: DeviceEnvironment, opponent: Opponent) -> None:
+        super().__init__(env)
+        self._opponent, self.wrapper_words = opponent, f"the other side played by {opponent.name}"
+        self.spec = dataclasses.replace(env.spec, players=1)
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        """Start a game, on either side: (state, observation)."""
+        side_key, key = jax.random.split(key)
+        return self._begun(key, jax.random.bernoulli(side_key))
+
+    def restart(self, state: Any, key: Any) -> tuple[Any, Any]:
+        """Start the next game, in which the other one begins."""
+        return self._begun(key, ~state.begins)
+
+    def step(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Make a move, and let the opponent answer: (state, observation, reward, terminated, truncated)."""
+        own_key, key = jax.random.split(key)
+        game, observation, reward, terminated, truncated = self.env.step(state.game, action, own_key)
+        state = state._replace(game=game, over=terminated | truncated)
+        return self._answered(state, observation, reward[state.side], terminated, truncated, key)
+
+    def inner_state(self, state: Any) -> Any:
+        """The state of the game."""
+        return state.game
+
+    def player(self, state: Any) -> Any:
+        """There is one."""
+        del state
+
+    def position(self, state: Any) -> Any:
+        """The state of the game, in which a search plays both sides."""
+        return self.env.position(state.game)
+
+    def _begun(self, key: Any, begins: Any) -> tuple[Any, Any]:
+        first_key, key = jax.random.split(key)
+        game, observation = self.env.reset(first_key)
+        nothing, first = jnp.zeros((), bool), self.env.player(game)
+        state = Match(game, jnp.where(begins, first, 1 - first), begins, self._opponent.memory(), nothing)
+        none = jnp.zeros((), jnp.result_type(float))
+        state, observation, *_ = self._answered(state, observation, none, nothing, nothing, key)
+        return state, observation
+
+    def _answered(self, *begun: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Let the opponent move as long as it is its turn."""
+
+        def waits(carry: tuple[Any, ...]) -> Any:
+            state = carry[0]
+            return ~state.over & (self.env.player(state.game) != state.side)
+
+        def moved(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            state, seen, reward, _, _, key = carry
+            move_key, step_key, key = jax.random.split(key, 3)
+            nothing = jnp.zeros((), bool)
+            timestep = Timestep(
+                seen, reward, nothing, nothing, None, legal=self.env.legal(state.game),
+                player=self.env.player(state.game), state=self.env.position(state.game),
+            )  # fmt: skip
+            action, memory = self._opponent.move(state.memory, timestep, move_key)
+            game, seen, rewards, terminated, truncated = self.env.step(state.game, action, step_key)
+            state = state._replace(game=game, memory=memory, over=terminated | truncated)
+            return state, seen, reward + rewards[state.side], terminated, truncated, key
+
+        return jax.lax.while_loop(waits, moved, begun)[:5]
+
+
+def against(env: Environment, value: Any) -> Environment:
+    """Put an opponent by name around a game."""
+    if env.spec.players != 2:
+        raise TesseraError(f"opponent={value}: {env.name} is no game of two players who take turns")
+    if not is_device(env):
+        raise TesseraError(f"opponent={value}: {env.name} is not compiled, and an opponent needs a game that is")
+    assert isinstance(env, DeviceEnvironment)
+    return AgainstOpponent(env, named_opponent(str(value), env))
+
+
+OPPONENTS = ("random", "greedy")
+
+
+def named_opponent(name: str, env: DeviceEnvironment) -> Opponent:
+    """An opponent that needs no learning."""
+    if name not in OPPONENTS:
+        raise unknown_name("opponent", name, OPPONENTS)
+    return RandomOpponent() if name == "random" else GreedyOpponent(env)

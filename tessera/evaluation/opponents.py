@@ -1,0 +1,52 @@
+"""Who greedy episodes of a game are played against: somebody who needs no learning, or the agent of a run.
+
+A network that plays itself wins as much as it loses, so its mean return says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from tessera.algorithms.contract import Algorithm, View
+from tessera.envs.base import DeviceEnvironment, Environment, Timestep
+from tessera.envs.wrappers.opponent import OPPONENTS, AgainstOpponent, named_opponent
+from tessera.errors import TesseraError
+
+__all__ = ["OPPONENTS", "LearnedOpponent", "evaluated_env"]
+
+USUAL = "random"
+"""The opponent if none is named."""
+
+
+class LearnedOpponent:
+    """Plays greedily with given params."""
+
+    def __init__(self, name: str, algorithm: Algorithm, view: View) -> None:
+        self.name, self._algorithm, self._view = name, algorithm, jax.device_get(view)
+
+    def memory(self) -> Any:
+        """The algorithm's own."""
+        return self._algorithm.memory(jax.numpy.int32(0))
+
+    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
+        """Act greedily."""
+        kept = timestep if self._algorithm.reads_state else timestep._replace(state=None)
+        return self._algorithm.greedy(self._view, memory, kept, key)
+
+
+def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None) -> Environment:
+    """The environment that greedy episodes are played in: for a game of two players, one against the opponent."""
+    if env.spec.players != 2:
+        if opponent is not None:
+            raise TesseraError(f"--opponent {_name(opponent)}: {env.name} is no game of two players who take turns")
+        return env
+    if not isinstance(env, DeviceEnvironment):
+        raise TesseraError(f"{env.name} is not compiled, and an opponent needs a game that is")
+    chosen = opponent or USUAL
+    return AgainstOpponent(env, named_opponent(chosen, env) if isinstance(chosen, str) else chosen)
+
+
+def _name(opponent: str | LearnedOpponent) -> str:
+    return opponent if isinstance(opponent, str) else opponent.name
