@@ -47,6 +47,8 @@ HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
 """For systems that remember: velocities are hidden, and have to be told from positions seen before."""
 
 EXCEPTIONS: dict[str, Task] = {
+    "alphazero": Task("pgx:tic_tac_toe", 150_000, None),
+    "elf": Task("pgx:tic_tac_toe", 150_000, None),
     "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
     "apex_dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "ddpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
@@ -80,6 +82,10 @@ NOTES: dict[str, str] = {
     "623 % of human on average, against 497 % without. The gradient of an unroll goes through the LSTM's steps "
     "within it, from what the actor remembered when the unroll began. The task hides CartPole's velocities, which a "
     "network without memory cannot do.",
+    "alphazero": "In the paper thousands of processors play games with the newest network, moves are searched by "
+    "800 simulations, and a learner draws positions of the last games; nobody waits. Here the search is mctx's, by "
+    "default the one of Danihelka et al. (2022), which needs a few dozen simulations; layers are normalised one "
+    "position at a time, nobody resigns, and the learner takes what actors send as it comes.",
     "apex_dpg": "Ape-X with continuous actions: the learner is a deterministic policy gradient with a critic, and "
     "actors explore by Gaussian noise of a fixed size. All else is as for [`apex_dqn`](apex_dqn.md).",
     "apex_dqn": "Many actors play, each with a share of random actions of its own, 0.4 to the power of 1 to 8, from "
@@ -120,6 +126,9 @@ NOTES: dict[str, str] = {
     "at once. Double, dueling, prioritised and n-step learning are flags of the same algorithm; double and windows of "
     "3 steps are on; with `--policy distributed_replay` or `gorila` the same text runs with replay or learners in "
     "processes of their own.",
+    "elf": "ELF OpenGo plays many games at a time in one process, whose positions share batches of the network on a "
+    "GPU. Here the games, the search, the replay and the learner are one compiled program: `--envs 1024` is a thousand "
+    "games, and a search judges one position of each of them in a batch.",
     "es": "No gradients: every environment plays a member, the params with some noise, and params move towards the "
     "noise that earned more. Noise comes from seeds that everybody can draw from again, in antithetic pairs; returns "
     "count by their ranks. So under `--policy mirrored` workers exchange a seed and a score for each evaluation (17 "

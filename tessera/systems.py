@@ -40,6 +40,10 @@ SYSTEMS: dict[str, System] = {
         "a2c", "central:mode=async", "Mnih et al. 2016", "A3C with a recurrent network",
         {"normalise_advantages": False, "core": "lstm"},
     ),
+    "alphazero": System(
+        "alphazero", "single_learner_coarse:mode=async", "Silver et al. 2017, 2018",
+        "self-play actors search every move; one learner draws positions from a replay, and nobody waits",
+    ),
     "apex_dpg": System(
         "dpg", "distributed_replay:mode=async,stores=2,publish=4", "Horgan et al. 2018",
         "Ape-X for continuous actions: deterministic policy gradient",
@@ -75,6 +79,10 @@ SYSTEMS: dict[str, System] = {
     ),
     "dpg": System("dpg", "", "Lillicrap et al. 2016; Fujimoto et al. 2018", "deterministic policy gradient and replay"),
     "dqn": System("dqn", "", "Mnih et al. 2013, 2015", "deep Q-learning: one player, replay, a target network"),
+    "elf": System(
+        "alphazero", "fused", "Tian et al. 2017, 2019",
+        "thousands of games in one program with the learner: search, replay and updates on one device",
+    ),
     "es": System(
         "es", "", "Salimans et al. 2017", "evolution strategies: workers exchange seeds and scores",
     ),
@@ -132,7 +140,8 @@ SYSTEMS: dict[str, System] = {
 }  # fmt: skip
 
 
-TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3"}
+TASKS = {"dpg": "gymnax:Pendulum-v1", "sac": "gymnax:Pendulum-v1", "mappo": "jaxmarl:MPE_simple_spread_v3",
+         "alphazero": "pgx:connect_four"}  # fmt: skip
 """Environments for algorithms that cannot play CartPole."""
 
 

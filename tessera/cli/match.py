@@ -14,6 +14,7 @@ from tessera.cli.options import TrustOptions
 from tessera.errors import TesseraError, unknown_name
 
 FORMATS = ("table", "json")
+MOST_DRAWN = 40
 
 
 @dataclass
@@ -24,6 +25,8 @@ class MatchOptions(TrustOptions):
     """Run directories of one game; random and greedy are players too."""
     games: int = 1000
     """Games of each pair."""
+    openings: int = 2
+    """Moves at the beginning of each game that are drawn, so that games of agents that never vary differ."""
     seed: int = 0
     """Seed of the games."""
     checkpoint: str = "newest"
@@ -43,6 +46,8 @@ def match_command(arguments: list[str]) -> None:
         raise TesseraError("a player is named twice: name each once")
     if options.games < 2:
         raise TesseraError(f"--games {options.games}: at least 2 are needed, one for each side")
+    if not 0 <= options.openings <= MOST_DRAWN:
+        raise TesseraError(f"--openings {options.openings}: from 0 to {MOST_DRAWN}")
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
     from tessera.evaluation.ratings import rated, rating_intervals
@@ -50,7 +55,7 @@ def match_command(arguments: list[str]) -> None:
     from tessera.support.cache import use_compilation_cache
 
     use_compilation_cache()
-    results = play_match(names, options.games, options.seed, options.checkpoint, options.trusted())
+    results = play_match(names, options.games, options.openings, options.seed, options.checkpoint, options.trusted())
     ratings, intervals = rated(len(names), results), rating_intervals(len(names), results)
     if options.format == "json":
         print(json.dumps(_as_data(names, results, ratings, intervals), indent=2))

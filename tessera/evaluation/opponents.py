@@ -36,8 +36,9 @@ class LearnedOpponent:
         return self._algorithm.greedy(self._view, memory, kept, key)
 
 
-def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None) -> Environment:
-    """The environment that greedy episodes are played in: for a game of two players, one against the opponent."""
+def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None, openings: int = 0) -> Environment:
+    """The environment that greedy episodes are played in: for a game of two players, one against the opponent, in which
+    the first moves may be drawn."""
     if env.spec.players != 2:
         if opponent is not None:
             raise TesseraError(f"--opponent {_name(opponent)}: {env.name} is no game of two players who take turns")
@@ -45,7 +46,7 @@ def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None) -> E
     if not isinstance(env, DeviceEnvironment):
         raise TesseraError(f"{env.name} is not compiled, and an opponent needs a game that is")
     chosen = opponent or USUAL
-    return AgainstOpponent(env, named_opponent(chosen, env) if isinstance(chosen, str) else chosen)
+    return AgainstOpponent(env, named_opponent(chosen, env) if isinstance(chosen, str) else chosen, openings)
 
 
 def _name(opponent: str | LearnedOpponent) -> str:

@@ -17,8 +17,8 @@ from tessera.planning.choose import everything_together
 from tessera.planning.prepare import prepare_plan
 from tessera.program.project import project
 
-TASKS = ("gymnax:CartPole-v1", "gymnax:Pendulum-v1", "jaxmarl:MPE_simple_spread_v3")
-"""Tasks with discrete actions, with continuous ones, and for several agents."""
+TASKS = ("gymnax:CartPole-v1", "gymnax:Pendulum-v1", "jaxmarl:MPE_simple_spread_v3", "pgx:tic_tac_toe")
+"""Tasks with discrete actions, with continuous ones, for several agents, and a game for two players."""
 
 
 @dataclass(frozen=True)

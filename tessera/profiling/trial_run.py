@@ -33,7 +33,7 @@ LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
 LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
 """Seconds that are tried for what waking and switching cost."""
 SIMULATED_UPDATES = 20
-HALVINGS = 7
+HALVINGS = 9
 COMPILING = 2
 """Calls of the engine before it is timed: in the first replicas compile, the second says how long an update takes."""
 LEAST_CALLS = 5

@@ -35,9 +35,12 @@ def as_opponent(saved: SavedRun, env: Environment) -> LearnedOpponent:
 
 
 def play_match(
-    names: Sequence[str], games: int, seed: int, checkpoint: Choice = "newest", trust: Trust = False
+    names: Sequence[str], games: int, openings: int, seed: int, checkpoint: Choice = "newest", trust: Trust = False
 ) -> list[Games]:
-    """Everybody against everybody: folders of runs of one game, and opponents that need no learning."""
+    """Everybody against everybody: folders of runs of one game, and opponents that need no learning.
+
+    The first moves of each game, as many as `openings`, are drawn.
+    """
     runs = {name: load_run(name, trust, checkpoint) for name in names if name not in OPPONENTS}
     if not runs:
         raise TesseraError("none of these is a run: name at least one folder, so that it is known what is played")
@@ -50,7 +53,7 @@ def play_match(
         saved = runs[names[first]]
         as_opponent(saved, env)
         other = as_opponent(runs[names[second]], env) if names[second] in runs else names[second]
-        evaluator = Evaluator(saved.algorithm, evaluated_env(env, other))
+        evaluator = Evaluator(saved.algorithm, evaluated_env(env, other, openings))
         returns, _ = play_here(evaluator, saved.view, games, seed)
         won, lost = int((returns > 0).sum()), int((returns < 0).sum())
         results.append(Games(first, second, won, len(returns) - won - lost, lost))

@@ -208,7 +208,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --patience 3 --min-improvement 0.5 --init-from runs/x@best"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network --replan"
-    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout --allow async"
+    flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout --allow async --opponent greedy"
     flags += " --gamma 0.9 --no-anneal --widths 8 4 --max-gradient-norm 0 --entropy-coefficient 0.5"
     main([*TRAIN, *flags.split()])
     ((algorithm, env, policy), options) = calls[0]
@@ -232,6 +232,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "seeds": 4,
         "run_dir": Path("x"),
         "target_return": 7.5,
+        "opponent": "greedy",
         "resume": True,
         "eval_episodes": 8,
         "checkpoint_every": 1.5,
@@ -347,7 +348,7 @@ def test_a_system_is_planned_by_its_name_with_its_settings_and_its_policy(
     plan = json.loads(capsys.readouterr().out)
     assert plan["algorithm"] == system.algorithm
     assert plan["policy"] == (policies.split(system.policy)[0] if system.policy else "fused")
-    _, _, made = parse_arguments("plan", [name, ENV], PlanOptions)
+    _, _, made = parse_arguments("plan", [name, systems.command(name).split()[-1]], PlanOptions)
     assert {key: getattr(made, key) for key in system.options} == dict(system.options)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tessera import TesseraError
 from tessera.envs import make
 from tessera.envs.pgx import GAMES
+from tessera.envs.wrappers.opponent import AgainstOpponent, RandomOpponent
 
 BOARDS = ["tic_tac_toe", "connect_four"]
 
@@ -138,3 +139,20 @@ def test_a_greedy_opponent_wins_where_it_can():
         make("pgx:tic_tac_toe?opponent=gready")
     with pytest.raises(TesseraError, match="no game of two players"):
         make("gymnax:CartPole-v1?opponent=random")
+
+
+def test_openings_are_drawn_and_a_game_that_is_lost_before_the_first_move_counts():
+    against = AgainstOpponent(make("pgx:tic_tac_toe"), RandomOpponent(), openings=4)
+    state, seen = jax.jit(jax.vmap(against.reset))(jax.random.split(jax.random.key(0), 256))
+    stones = np.asarray(seen).reshape(256, -1).sum(-1)
+    assert set(stones) == {4, 5}  # and a move of the opponent, if it begins
+    assert len({np.asarray(x).tobytes() for x in seen}) > 100
+    lost = np.asarray(state.over)  # by that fifth stone
+    assert 0 < lost.sum() < 40
+    assert (stones[lost] == 5).all()
+    actions = jnp.argmax(jax.vmap(against.legal)(state), -1)
+    keys = jax.random.split(jax.random.key(1), 256)
+    _, _, reward, terminated, _ = jax.device_get(jax.jit(jax.vmap(against.step))(state, actions, keys))
+    assert (reward[lost] == -1).all()
+    assert terminated[lost].all()
+    assert not terminated[~lost].all()

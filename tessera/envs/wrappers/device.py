@@ -54,6 +54,10 @@ class DeviceWrapper(DeviceEnvironment):
         """Whose turn it is in `state`; None if there is one player."""
         return self.env.player(self.inner_state(state))
 
+    def position(self, state: Any) -> Any:
+        """The state that a search starts from: all of it, since the search is of this environment too."""
+        return state
+
     def info(self, state: Any) -> dict[str, Any]:
         """Numbers of the step that led to `state`."""
         return self.env.info(self.inner_state(state))

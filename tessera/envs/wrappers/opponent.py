@@ -76,13 +76,18 @@ class Match(NamedTuple):
     memory: Any
     """The opponent's."""
     over: jax.Array
+    owed: jax.Array
+    """Reward of moves that the opponent made before the first own one, which comes with that."""
 
 
 class AgainstOpponent(DeviceWrapper):
     """A game against an opponent, whose moves are part of a step. They take turns in having the first move."""
 
-    def __init__(self, env: DeviceEnvironment, opponent: Opponent) -> None:
+    def __init__(self, env: DeviceEnvironment, opponent: Opponent, openings: int = 0) -> None:
+        """The first moves of a game, as many as `openings`, are drawn: two that never vary would play one game again
+        and again."""
         super().__init__(env)
+        self._openings = openings
         self._opponent, self.wrapper_words = opponent, f"the other side played by {opponent.name}"
         self.spec = dataclasses.replace(env.spec, players=1)
 
@@ -99,8 +104,10 @@ class AgainstOpponent(DeviceWrapper):
         """Make a move, and let the opponent answer: (state, observation, reward, terminated, truncated)."""
         own_key, key = jax.random.split(key)
         game, observation, reward, terminated, truncated = self.env.step(state.game, action, own_key)
-        state = state._replace(game=game, over=terminated | truncated)
-        return self._answered(state, observation, reward[state.side], terminated, truncated, key)
+        terminated = terminated | state.over  # an opponent may have won before the first own move
+        earned = state.owed + jnp.where(state.over, 0, reward[state.side])
+        state = state._replace(game=game, over=terminated | truncated, owed=jnp.zeros_like(earned))
+        return self._answered(state, observation, earned, terminated, truncated, key)
 
     def inner_state(self, state: Any) -> Any:
         """The state of the game."""
@@ -116,12 +123,24 @@ class AgainstOpponent(DeviceWrapper):
 
     def _begun(self, key: Any, begins: Any) -> tuple[Any, Any]:
         first_key, key = jax.random.split(key)
-        game, observation = self.env.reset(first_key)
+        game, observation = self._opened(*self.env.reset(first_key), first_key)
         nothing, first = jnp.zeros((), bool), self.env.player(game)
-        state = Match(game, jnp.where(begins, first, 1 - first), begins, self._opponent.memory(), nothing)
         none = jnp.zeros((), jnp.result_type(float))
-        state, observation, *_ = self._answered(state, observation, none, nothing, nothing, key)
-        return state, observation
+        state = Match(game, jnp.where(begins, first, 1 - first), begins, self._opponent.memory(), nothing, none)
+        state, observation, owed, *_ = self._answered(state, observation, none, nothing, nothing, key)
+        return state._replace(owed=owed), observation
+
+    def _opened(self, game: Any, observation: Any, key: Any) -> tuple[Any, Any]:
+        """The game after moves that are drawn; none that ends it."""
+        for k in range(self._openings):
+            move_key, step_key = jax.random.split(jax.random.fold_in(key, k))
+            move = _drawn(self.env.legal(game), move_key)
+            after, seen, _, terminated, truncated = self.env.step(game, move, step_key)
+            over = terminated | truncated
+            game, observation = jax.tree.map(
+                lambda a, b, over=over: jnp.where(over, b, a), (after, seen), (game, observation)
+            )
+        return game, observation
 
     def _answered(self, *begun: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Let the opponent move as long as it is its turn."""
