@@ -33,7 +33,7 @@ def footprints_of(workload: Workload, colouring: Colouring, template: Template) 
     for operators, (replicas, devices), program in sized:
         held = share_of(groups, replicas) / groups / devices
         arrays = array_bytes({slot: workload.slot_bytes.get(slot, 0) for slot in program.slots}, held, held)
-        process = (workload.costs.process_memory or PROCESS_BYTES) + (0 if on_device else arrays)
+        process = (workload.costs.process_bytes(operators) or PROCESS_BYTES) + (0 if on_device else arrays)
         found.append(Footprint("+".join(operators), replicas, process, arrays if on_device else 0))
     return found
 

@@ -79,10 +79,6 @@ class ProbeJob:
     ops: tuple[bool, ...]
     """Of which plans, of one fragment, it times each Op instead."""
 
-    def apart(self) -> list[ProbeJob]:
-        """A job for each of its plans."""
-        return [replace(self, plans=(plan,), ops=(ops,)) for plan, ops in zip(self.plans, self.ops, strict=True)]
-
     def work(self, connection: Connection) -> None:
         """Try all plans; each is timed when the driver says so."""
         import jax
@@ -97,7 +93,9 @@ class ProbeJob:
             connection.send_bytes(pack({"kind": "ready"}, {}))
             connection.recv_bytes()
 
-        for plan, ops in zip(self.plans, self.ops, strict=True):
+        for k, (plan, ops) in enumerate(zip(self.plans, self.ops, strict=True)):
+            if k:
+                connection.recv_bytes()  # others may still be timed
             found = probe(plan, self.algorithm, self.env, self.threads, ops, turn)
             connection.send_bytes(pack({"kind": "probed", "found": probed_to_json(found)}, {}))
 

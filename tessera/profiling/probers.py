@@ -24,18 +24,25 @@ class Prober:
         self.ready = False
         """Whether it waits for its turn."""
         self.timing = False
+        self.idle = False
+        """Whether it waits to begin with its next plan: while others are timed, nobody compiles."""
         self.process = start_process(replace(job.plans[0].fragments[0], threads=job.threads, devices=1, model=1), ())
         assign(self.process, job)
 
     @property
     def compiles(self) -> bool:
         """Whether it is busy with what must not be timed, and disturbs others that are."""
-        return bool(self.left) and not self.ready and not self.timing
+        return bool(self.left) and not (self.ready or self.timing or self.idle)
 
     def take_turn(self) -> None:
         """Have it time the plan that it is at."""
         self.ready, self.timing = False, True
         self.process.send({"do": "time"})
+
+    def go_on(self) -> None:
+        """Have it begin with its next plan."""
+        self.idle = False
+        self.process.send({"do": "next"})
 
     def received(self) -> Iterator[tuple[Plan, Probed]]:
         """Plans that it has probed since the last call."""
@@ -44,7 +51,7 @@ class Prober:
             if meta["kind"] == "ready":
                 self.ready = True
             elif meta["kind"] == "probed":
-                self.timing = False
+                self.timing, self.idle = False, True
                 yield self.left.pop(0), probed_from_json(meta["found"])
             elif meta["kind"] in ("error", "refused"):
                 raise TesseraError(f"no profile can be taken: {meta['text']}")
@@ -53,16 +60,8 @@ class Prober:
             raise TesseraError(f"no profile can be taken: the process that tried {in_words(self.left[0])} {ended}")
 
 
-def probe_in_turns(
-    jobs: Sequence[ProbeJob], side_by_side: int, end: float, tell: Callable[[str], None]
-) -> Iterator[tuple[Plan, Probed]]:
-    """Probe the plans of all jobs until the time is over, of which so many have processes at a time."""
-    for k in range(0, len(jobs), side_by_side):
-        if time.monotonic() < end:
-            yield from _probe_together(jobs[k : k + side_by_side], end, tell)
-
-
-def _probe_together(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Probed]]:
+def probe_in_turns(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Probed]]:
+    """Probe the plans of all jobs until the time is over: each job in a process of its own."""
     patient_until = time.monotonic() + PATIENCE * (end - time.monotonic())
     probers: list[Prober] = []
     try:
@@ -70,9 +69,7 @@ def _probe_together(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], 
             probers.append(Prober(job))
         while (left := [p for p in probers if p.left]) and time.monotonic() < end:
             compiling = [p for p in left if p.compiles]
-            if not any(p.timing for p in left) and (not compiling or time.monotonic() > patient_until):
-                for prober in [p for p in left if p.ready][:1]:
-                    prober.take_turn()
+            _let_one_go_on(left, compiling, patient=time.monotonic() < patient_until)
             shown = next((p for p in left if p.timing), left[0])
             tell(f"{len(compiling)} plans are compiled" if len(compiling) > 1 else in_words(shown.left[0]))
             wait_for_any([p.process for p in left], LOOK_SECONDS)
@@ -83,6 +80,19 @@ def _probe_together(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], 
     finally:
         for prober in probers:
             prober.process.kill()
+
+
+def _let_one_go_on(probers: list[Prober], compiling: list[Prober], patient: bool) -> None:
+    """Have one of those that are ready be timed, or, when all are, have everybody compile the next."""
+    if any(p.timing for p in probers):
+        return
+    ready = [p for p in probers if p.ready]
+    if ready and (not compiling or not patient):
+        ready[0].take_turn()
+    elif not ready:
+        for prober in probers:
+            if prober.idle:
+                prober.go_on()
 
 
 def in_words(plan: Plan) -> str:

@@ -19,7 +19,7 @@ from tessera.profiling.findings import Findings, alone, make_costs
 from tessera.profiling.probe import ProbeJob
 from tessera.profiling.probers import in_words, probe_in_turns
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
-from tessera.profiling.trial_run import TrialRun, bytes_before_arrays, times_after_wait, trial_run, with_wakes
+from tessera.profiling.trial_run import TrialRun, bytes_besides_arrays, times_after_wait, trial_run, with_wakes
 from tessera.profiling.tried_plans import in_one, is_crowded, split_plans, trial_plans
 from tessera.support.machine import cores
 
@@ -27,8 +27,6 @@ BUDGET = 60.0
 """Seconds that a profile may take."""
 PROBES = 0.65
 """Share of the time for probes; the rest is for runs on processes."""
-MANY_CORES = 8
-"""Enough for all plans that are probed to be compiled side by side, each in a process of its own."""
 
 
 def saved_or_taken(
@@ -84,22 +82,23 @@ def take_profile(
 def run_all_probes(
     algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
 ) -> Findings:
-    """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one."""
+    """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one.
+
+    Compiling takes most of the time, and a process with one thread compiles on one core. So the plans are dealt to as
+    many processes as there are cores, those that tell most first.
+    """
     everything = in_one(plan)
     assert everything is not None
     split = [p for p in split_plans(plan) if p is not None]
-    one_thread = [*split[:1], everything, *split[1:]]
-    ops = tuple(p is everything for p in one_thread)
-    jobs = [
-        ProbeJob((everything,), algorithm, env, cores(), wide_numbers(), (False,)),
-        ProbeJob(tuple(one_thread), algorithm, env, 1, wide_numbers(), ops),
-    ]
-    side_by_side = 1
-    if cores() >= MANY_CORES:
-        side_by_side, jobs = cores(), [single for job in jobs for single in job.apart()]
+    one_thread = [(p, False) for p in split[:1]] + [(everything, True)] + [(p, False) for p in split[1:]]
+    dealt = [one_thread[k :: cores()] for k in range(min(cores(), len(one_thread)))]
+    jobs = [ProbeJob((everything,), algorithm, env, cores(), wide_numbers(), (False,))]
+    for share in dealt:
+        plans, ops = zip(*share, strict=True)
+        jobs.append(ProbeJob(plans, algorithm, env, 1, wide_numbers(), ops))
     findings = Findings()
     left = [tried for job in jobs for tried in job.plans]
-    for tried, found in probe_in_turns(jobs, side_by_side, end, tell):
+    for tried, found in probe_in_turns(jobs, end, tell):
         findings.add(found, tried is everything)
         left.remove(tried)
     findings.skipped += map(in_words, left)
@@ -128,5 +127,10 @@ def with_waits(
     costs: Costs, ran: list[TrialRun], exchanges: Mapping[str, float], algorithm: Algorithm, env: Environment
 ) -> Costs:
     """Costs with those that only show where replicas wait for each other."""
-    memory = statistics.median(bytes_before_arrays(run, algorithm, env) for run in ran)
-    return replace(costs, after_wait=times_after_wait(costs, ran, exchanges), process_memory=int(memory))
+    memory = {title: held for run in ran for title, held in bytes_besides_arrays(run, algorithm, env).items()}
+    return replace(
+        costs,
+        after_wait=times_after_wait(costs, ran, exchanges),
+        process_memory=int(statistics.median(memory.values())),
+        fragment_memory=memory,
+    )

@@ -32,8 +32,12 @@ SECONDS = 0.8
 LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
 LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
 """Seconds that are tried for what waking and switching cost."""
-SIMULATED_UPDATES = 20
 HALVINGS = 9
+DRAWS = 4
+"""Simulations of a run with nothing to fit. A run is short, and environments that sleep for long now and then make it
+longer or shorter by chance."""
+MOST_SIMULATED = 20
+"""Updates; more of them would take long, and tell no more."""
 COMPILING = 2
 """Calls of the engine before it is timed: in the first replicas compile, the second says how long an update takes."""
 LEAST_CALLS = 5
@@ -49,6 +53,8 @@ class TrialRun:
     process_bytes: dict[str, int]
     """Fragment -> the most memory that one of its processes held."""
     update_seconds: float
+    updates: int
+    """How many were timed, of which no more are simulated."""
     first_calls: dict[str, float]
     """Segment, Op or exchange, by name -> seconds of those that were the first of their kind after a wait."""
 
@@ -90,7 +96,7 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment) -> TrialRun:
     """Run a plan on processes for a moment: with a stopwatch in each of them, and then as it is."""
     plan = replace(plan, engine="local")
     with tempfile.TemporaryDirectory() as folder:
-        start_seconds, update_seconds, held = _run(plan, algorithm, env, FirstCallFiles(folder))
+        start_seconds, update_seconds, updates, held = _run(plan, algorithm, env, FirstCallFiles(folder))
         files = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
     calls: dict[str, list[TimedCall]] = {}
     for found in files:
@@ -101,13 +107,13 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment) -> TrialRun:
         for name, timed in calls.items()
         if len(timed) >= LEAST_CALLS
     }
-    return TrialRun(plan, start_seconds, held, update_seconds, middles)
+    return TrialRun(plan, start_seconds, held, update_seconds, min(updates, MOST_SIMULATED), middles)
 
 
 def _run(
     plan: Plan, algorithm: Algorithm, env: Environment, recording: FirstCallFiles
-) -> tuple[float, float, dict[str, int]]:
-    """Seconds to the first update, seconds of an update, and the memory of each fragment's processes."""
+) -> tuple[float, float, int, dict[str, int]]:
+    """Seconds to the first update, seconds of an update, of how many, and the memory of each fragment's processes."""
     begun = time.monotonic()
     engine = LocalEngine(plan, algorithm, env, 0, 1 << 20, note=lambda text: None, recording=recording)
     try:
@@ -127,7 +133,7 @@ def _run(
             fragments[fragment] = max(most_bytes(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
-    return started, seconds, fragments
+    return started, seconds, updates, fragments
 
 
 def times_after_wait(costs: Costs, runs: Sequence[TrialRun], exchanges: Mapping[str, float]) -> dict[str, float]:
@@ -153,16 +159,16 @@ def times_after_wait(costs: Costs, runs: Sequence[TrialRun], exchanges: Mapping[
     return {name: statistics.median(more) for name, more in found.items()}
 
 
-def bytes_before_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -> float:
-    """What a process held besides its arrays, on average over fragments; on an accelerator those are elsewhere."""
+def bytes_besides_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -> dict[str, int]:
+    """Fragment -> what one of its processes held besides its arrays; on an accelerator those are elsewhere."""
     training = make_training(run.plan, algorithm, env)
     shapes = slot_shapes(training, run.plan)
-    found = []
+    found = {}
     for i, placed in enumerate(run.plan.fragments):
         program = project(training.updates(), run.plan, i)
         arrays = replica_bytes(run.plan, i, program, shapes) if placed.platform == "cpu" else 0
-        found.append(max(0, run.process_bytes[placed.title] - arrays))
-    return statistics.fmean(found)
+        found[placed.title] = max(0, run.process_bytes[placed.title] - arrays)
+    return found
 
 
 def with_wakes(
@@ -187,19 +193,21 @@ def fitted(name: str, costs: Costs, run: TrialRun, algorithm: Algorithm, env: En
     shapes = slot_shapes(make_training(run.plan, algorithm, env), run.plan)  # the same in all of these simulations
     accelerators = this_machine().accelerators
 
-    def simulated(seconds: float) -> float:
+    def simulated(seconds: float, seed: int) -> float:
         given = _with(costs, name, seconds)
-        engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), accelerators, shapes=shapes)
-        return 1 / engine.run(SIMULATED_UPDATES).updates_per_second
+        engine = SimulatedEngine(run.plan, algorithm, env, given, cores(), accelerators, seed, shapes=shapes)
+        return 1 / engine.run(run.updates).updates_per_second
 
     low, high = 0.0, LONGEST[name]
-    if simulated(low) >= run.update_seconds:
+    drawn = {seed: simulated(low, seed) for seed in range(DRAWS)}
+    slowest = max(drawn, key=lambda seed: drawn[seed])  # what chance alone may take is no cost of waking
+    if drawn[slowest] >= run.update_seconds:
         return low
-    if simulated(high) < run.update_seconds:
+    if simulated(high, slowest) < run.update_seconds:
         return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if simulated(middle) < run.update_seconds else (low, middle)
+        low, high = (middle, high) if simulated(middle, slowest) < run.update_seconds else (low, middle)
     return (low + high) / 2
 
 

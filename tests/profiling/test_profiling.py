@@ -171,7 +171,7 @@ def test_what_comes_after_a_wait_is_compared_with_the_same_without_one(planned):
     _, _, plan = planned
     timings = {"env actions -> timesteps": (Timing(8, 1, (Work(2.0, 2.0),)),)}
     first = {"env actions -> timesteps": 3.0, "send acting": 1.5, "receive acting": 0.5, "act -> unknown": 9.0}
-    runs = [TrialRun(plan, 1.0, {}, 1.0, first), TrialRun(plan, 1.0, {}, 1.0, {"send acting": 2.5})]
+    runs = [TrialRun(plan, 1.0, {}, 1.0, 20, first), TrialRun(plan, 1.0, {}, 1.0, 20, {"send acting": 2.5})]
     found = times_after_wait(Costs(timings=timings), runs, {"send acting": 1.0, "receive acting": 1.0})
     assert found == {"env actions -> timesteps": 1.0, "send acting": 1.0, "receive acting": 0.0}
 
@@ -181,7 +181,7 @@ def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(plann
     tried = replan(plan, Policy("two", (Fragment("env"), Fragment("act store grad apply"))))
     costs = Costs({"act observed -> actions": ((8, 0.001),)})
     without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
-    ran = TrialRun(tried, 1.0, {}, without, {})
+    ran = TrialRun(tried, 1.0, {}, without, 20, {})
     assert fitted("wake", costs, ran, bound, environment) == 0.0
     slower = replace(ran, update_seconds=without + 0.001)
     wake = fitted("wake", costs, slower, bound, environment)

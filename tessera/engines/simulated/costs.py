@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -134,7 +134,9 @@ class Costs:
     slowdown: tuple[float, ...] = ()
     """How fast each of k = 1, 2, … threads runs beside the others, relative to its equal part of the cores."""
     process_memory: int = 0
-    """Bytes of a process before it holds anything."""
+    """Bytes of a process besides its arrays: Python, JAX and compiled programs."""
+    fragment_memory: Mapping[str, int] = field(default_factory=dict)
+    """The same for processes of fragments that were seen, by their operators, as in `env+act`."""
 
     def draw(self, node: Segment | Op, envs: int, count: int, threads: int, random: Random) -> Work:
         """The work of one call, for so many environments; a loop without a number of its own has `count` turns."""
@@ -167,6 +169,16 @@ class Costs:
         if known is not None:
             return known.cpu_seconds(links, nbytes)
         return links * self.links.cpu_per_message + nbytes * self.links.cpu_per_byte
+
+    def process_bytes(self, operators: Collection[str]) -> int:
+        """Bytes of a process with these operators besides its arrays; if none like it was seen, of the nearest."""
+        own = set(operators)
+
+        def distance(title: str) -> tuple[int, int]:
+            return len(own ^ set(title.split("+"))), -self.fragment_memory[title]
+
+        nearest = min(self.fragment_memory, key=distance, default=None)
+        return self.process_memory if nearest is None else self.fragment_memory[nearest]
 
     def seconds(self, node: Node, envs: int, count: int) -> float:
         """Work of a segment or an Op, from its Ops."""

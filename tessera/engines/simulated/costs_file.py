@@ -13,7 +13,7 @@ from tessera.engines.simulated.costs import Costs, Curve, ExchangeCosts, LinkCos
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.data_files import read_data
 
-NUMBERS = ("dispatch", "per_node", "wake", "switch", "process_memory")
+NUMBERS = ("dispatch", "per_node", "wake", "switch", "device_switch", "process_memory")
 MOST_NUMBERS = 1_000_000
 
 
@@ -28,6 +28,7 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
         "links": dataclasses.asdict(costs.links),
         "remote_links": dataclasses.asdict(costs.remote_links),
         "slowdown": list(costs.slowdown),
+        "fragment_memory": dict(costs.fragment_memory),
         **{name: getattr(costs, name) for name in NUMBERS},
     }
 
@@ -71,6 +72,8 @@ def costs_from_json(data: Any, where: str) -> Costs:
                 fields[key] = {name: ExchangeCosts(**_numbers(x, f"{at}[{name!r}]", ExchangeCosts)) for name, x in each}
             case "slowdown":
                 fields[key] = tuple(_number(x, at, positive=True) for x in _list(value, at))
+            case "fragment_memory":
+                fields[key] = {name: int(_number(x, f"{at}[{name!r}]")) for name, x in _table(value, at).items()}
             case "process_memory":
                 fields[key] = int(_number(value, at))
             case _:

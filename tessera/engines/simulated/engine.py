@@ -122,7 +122,7 @@ class SimulatedEngine:
         ]
         full = self.deployment.full
         self.memory = {
-            f.title: costs.process_memory + replica_bytes(full, i, self.programs[i], shapes)
+            f.title: costs.process_bytes(f.operators) + replica_bytes(full, i, self.programs[i], shapes)
             for i, f in enumerate(full.fragments)
         }
         refuse_too_little_memory(self.deployment, self.memory)
