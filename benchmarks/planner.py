@@ -260,7 +260,7 @@ def predict(text: str, colouring: str, plan: Plan, algorithm: Any, env: Any, pro
 def simulated(plan: Plan, algorithm: Any, env: Any, profile: Profile, speed: float = 1.0) -> Prediction:
     """What a plan would do on this machine, with cores of a speed relative to when the profile was taken."""
     there = on_one_machine(plan, profile.machine.cores, profile.machine.accelerators)
-    there = replace(there, kinds=tuple(replace(kind, speed=speed) for kind in there.kinds))
+    there = replace(there, kinds=tuple(replace(kind, speed=speed, accelerator_speed=1.0) for kind in there.kinds))
     return SimulatedEngine(plan, algorithm, env, profile.costs, deployment=there).run(SIMULATED_UPDATES)
 
 

@@ -31,6 +31,7 @@ KEYS: dict[str, Key] = {
     "memory_gb": Key("memory", 1e9, may_be_least=False),
     "accelerator_memory_gb": Key("accelerator_memory", 1e9, may_be_least=False),
     "speed": Key("speed", 1, may_be_least=False),
+    "accelerator_speed": Key("accelerator_speed", 1, may_be_least=False),
     "bandwidth_gbit_s": Key("bandwidth", 1e9 / 8, may_be_least=False),
     "latency_ms": Key("latency", 1e-3),
     "price_per_hour": Key("price", 1),

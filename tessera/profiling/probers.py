@@ -69,7 +69,7 @@ def probe_in_turns(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], N
             probers.append(Prober(job))
         while (left := [p for p in probers if p.left]) and time.monotonic() < end:
             compiling = [p for p in left if p.compiles]
-            _let_one_go_on(left, compiling, patient=time.monotonic() < patient_until)
+            let_one_go_on(left, compiling, patient=time.monotonic() < patient_until)
             shown = next((p for p in left if p.timing), left[0])
             tell(f"{len(compiling)} plans are compiled" if len(compiling) > 1 else in_words(shown.left[0]))
             wait_for_any([p.process for p in left], LOOK_SECONDS)
@@ -82,7 +82,7 @@ def probe_in_turns(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], N
             prober.process.kill()
 
 
-def _let_one_go_on(probers: list[Prober], compiling: list[Prober], patient: bool) -> None:
+def let_one_go_on(probers: list[Prober], compiling: list[Prober], patient: bool) -> None:
     """Have one of those that are ready be timed, or, when all are, have everybody compile the next."""
     if any(p.timing for p in probers):
         return

@@ -17,6 +17,7 @@ cores = 32
 accelerators = 4
 memory_gb = 256
 accelerator_memory_gb = 80.5
+accelerator_speed = 2
 bandwidth_gbit_s = 100
 latency_ms = 0.05
 price_per_hour = 12
@@ -38,7 +39,7 @@ def test_kinds_of_nodes_are_read_in_the_units_of_their_names(tmp_path):
     learner, actor = load(tmp_path, GOOD).kinds
     assert learner == NodeKind(
         name="learner", count=1, cores=32, accelerators=4, memory=256 * 10**9, accelerator_memory=80_500_000_000,
-        bandwidth=12.5e9, latency=5e-5, price=12,
+        accelerator_speed=2, bandwidth=12.5e9, latency=5e-5, price=12,
     )  # fmt: skip
     assert actor == NodeKind(name="actor", count=1000, cores=16, speed=0.8)
     assert load(tmp_path, GOOD).price == 0  # of one kind it is not known

@@ -32,7 +32,7 @@ from tessera.profiling.findings import (
 )
 from tessera.profiling.op_timing import OpTimer
 from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
-from tessera.profiling.probers import Prober, in_words, probe_in_turns
+from tessera.profiling.probers import Prober, in_words, let_one_go_on, probe_in_turns
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
 from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
@@ -353,16 +353,49 @@ def test_where_cores_are_to_spare_plans_compile_side_by_side_and_are_timed_in_tu
 
     monkeypatch.setattr(Prober, "take_turn", take_turn)
     job = ProbeJob(tuple(plans), bound, environment, 1, False, (False, False))
-    found = dict(probe_in_turns(job.apart(), 8, time.monotonic() + 120, told.append))
+    jobs = [replace(job, plans=(tried,), ops=(False,)) for tried in plans]
+    found = dict(probe_in_turns(jobs, time.monotonic() + 120, told.append))
     assert set(found) == set(plans)
     assert all(probed.timings for probed in found.values())
     assert len(set(timing)) == len(timing) == 2
     assert "2 plans are compiled" in told
     assert told.index("2 plans are compiled") < told.index(in_words(plans[0]))
     timing.clear()
-    assert list(dict(probe_in_turns([job], 1, time.monotonic() + 120, told.append))) == plans
+    assert list(dict(probe_in_turns([job], time.monotonic() + 120, told.append))) == plans
     assert len(timing) == 2
     assert len(set(timing)) == 1  # one process, one plan after the other
+
+
+class Told:
+    """A prober that is told what to do, and does nothing."""
+
+    def __init__(self, state: str) -> None:
+        self.ready, self.timing, self.idle = (state == name for name in ("ready", "timing", "idle"))
+        self.done: list[str] = []
+
+    def take_turn(self) -> None:
+        self.done.append("timed")
+
+    def go_on(self) -> None:
+        self.done.append("compiles")
+
+
+@pytest.mark.parametrize(
+    ("states", "patient", "told"),
+    [
+        (("ready", "compiling"), True, "- -"),  # what would disturb it is waited for
+        (("ready", "compiling"), False, "timed -"),
+        (("ready", "idle", "ready"), True, "timed - -"),  # one after the other, and nobody compiles meanwhile
+        (("timing", "idle", "ready"), False, "- - -"),
+        (("idle", "idle"), True, "compiles compiles"),
+        (("idle", "compiling"), True, "compiles -"),
+    ],
+)
+def test_nobody_compiles_while_another_one_is_timed(states, patient, told):
+    probers: Any = [Told(state) for state in states]
+    compiling = [p for p, state in zip(probers, states, strict=True) if state == "compiling"]
+    let_one_go_on(probers, compiling, patient)
+    assert " ".join(p.done[0] if p.done else "-" for p in probers) == told
 
 
 def test_too_short_a_time_is_refused(capsys):

@@ -25,6 +25,8 @@ class NodeKind:
     """Bytes of each accelerator; 0: not known."""
     speed: float = 1.0
     """How much is done in a second, relative to the machine on which costs were measured."""
+    accelerator_speed: float = 0.0
+    """The same of its accelerators; 0: as much as `speed`."""
     bandwidth: float = math.inf
     """Bytes a second through the network card, in each direction."""
     latency: float = 0.0

@@ -15,7 +15,8 @@ class SimulatedNode:
     def __init__(self, time: VirtualTime, kind: NodeKind, costs: Costs) -> None:
         self.kind = kind
         self.cores = Cores(time, kind.cores, costs.slowdown, kind.speed)
-        self.devices = [Device(time, kind.speed, costs.device_switch) for _ in range(kind.accelerators)]
+        speed = kind.accelerator_speed or kind.speed
+        self.devices = [Device(time, speed, costs.device_switch) for _ in range(kind.accelerators)]
         self.card = NetworkCard(kind.bandwidth, kind.latency)
 
     def begin_measuring(self) -> None:

@@ -15,6 +15,7 @@ from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.exchanges import PeerRing
 from tessera.engines.simulated.network import NetworkCard, transmit
 from tessera.engines.simulated.prediction import Prediction
+from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.virtual_time import Cores, VirtualTime
 from tessera.planning.prepare import prepare_plan
 
@@ -69,6 +70,18 @@ def test_a_node_at_half_speed_takes_twice_as_long():
     assert seconds(engine_for("single_learner_coarse:actors=2", given, kinds).run(10)) == pytest.approx(4.0 + 3.0)
     alike = (NodeKind(cores=1, count=3),)
     assert seconds(engine_for("single_learner_coarse:actors=2", given, alike).run(10)) == pytest.approx(2.0 + 3.0)
+
+
+def test_accelerators_have_a_speed_of_their_own():
+    kinds = [NodeKind(cores=1, accelerators=1, speed=0.5, accelerator_speed=speed) for speed in (0.0, 2.0)]
+    ends = []
+    for kind in kinds:
+        clock = VirtualTime()
+        node = SimulatedNode(clock, kind, Costs())
+        node.devices[0].run(1.0, lambda clock=clock: ends.append(clock.now), 0)
+        while clock.step():
+            pass
+    assert ends == [2.0, 0.5]
 
 
 @pytest.mark.parametrize(("actors", "messages"), [(2, 2.0), (3, 3.0), (8, 4.0), (12, 4.0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ COSTS = Costs(
     per_node=1e-5,
     remote_links=LinkCosts(cpu_per_message=0.001),
     slowdown=(1.0, 0.9),
+    device_switch=0.002,
     process_memory=10**8,
+    fragment_memory={"env+act": 2 * 10**8},
 )
 
 
@@ -56,6 +59,7 @@ def test_costs_are_read_as_they_were_written(tmp_path):
         ({"timings": {"env": []}}, "has no timings"),
         ({"timings": {"env": [{"envs": 8}]}}, "needs 'threads' for each timing"),
         ({"timings": {"env": [[8, 1, []]]}}, "must be a table"),
+        ({"fragment_memory": {"env+act": "much"}}, r"fragment_memory\['env\+act'\]: 'much' is not a number"),
     ],
 )
 def test_nonsense_is_refused(data: Any, sentence: str):
@@ -69,3 +73,11 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "odd.json").write_text("{")
     with pytest.raises(TesseraError, match="is not JSON"):
         load_costs(tmp_path / "odd.json")
+
+
+def test_the_memory_of_a_process_is_that_of_one_with_these_operators_or_of_the_nearest():
+    assert COSTS.process_bytes(("env", "act")) == 2 * 10**8
+    assert replace(COSTS, fragment_memory={}).process_bytes(("env",)) == 10**8
+    several = replace(COSTS, fragment_memory={"env": 1, "act+store+grad+apply": 9, "store+grad+apply": 8, "apply": 2})
+    nearest = {"store+grad+apply": 8, "env+act+store": 1, "grad+apply": 8, "apply": 2, "act+store+grad": 9}
+    assert {title: several.process_bytes(title.split("+")) for title in nearest} == nearest
