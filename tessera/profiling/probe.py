@@ -93,9 +93,7 @@ class ProbeJob:
             connection.send_bytes(pack({"kind": "ready"}, {}))
             connection.recv_bytes()
 
-        for k, (plan, ops) in enumerate(zip(self.plans, self.ops, strict=True)):
-            if k:
-                connection.recv_bytes()  # others may still be timed
+        for plan, ops in zip(self.plans, self.ops, strict=True):
             found = probe(plan, self.algorithm, self.env, self.threads, ops, turn)
             connection.send_bytes(pack({"kind": "probed", "found": probed_to_json(found)}, {}))
 

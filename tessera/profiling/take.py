@@ -59,9 +59,9 @@ def take_profile(
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
     ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, tell)
     roomy = [run for run in ran if not is_crowded(run.plan)]
-    if roomy:
+    if ran:
         crowded = next((run for run in ran if is_crowded(run.plan)), None)
-        costs = with_waits(costs, roomy, alone(findings), algorithm, env)
+        costs = with_waits(costs, roomy or ran, alone(findings), algorithm, env)
         costs = with_wakes(costs, roomy, crowded, algorithm, env)
     progress("done", 1.0)
     return Profile(
@@ -73,7 +73,7 @@ def take_profile(
         seconds=time.monotonic() - begun,
         start_seconds=max((run.start_seconds for run in ran), default=0.0),
         compile_seconds=findings.compile_seconds,
-        process_bytes={title: size for run in roomy for title, size in run.process_bytes.items()},
+        process_bytes={title: size for run in roomy or ran for title, size in run.process_bytes.items()},
         speed=findings.usual_speed,
         skipped=(*findings.skipped, *skipped),
     )

@@ -21,6 +21,7 @@ from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
 from tessera.profiling.profile import this_machine
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
+from tessera.profiling.tried_plans import on_accelerators
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
 from tessera.program.project import project
@@ -180,7 +181,7 @@ def with_wakes(
     costs = replace(costs, wake=statistics.median([wake for wake in wakes if wake is not None] or [0.0]))
     if crowded is None:
         return costs
-    name = "device_switch" if any(f.platform != "cpu" for f in crowded.plan.fragments) else "switch"
+    name = "device_switch" if on_accelerators(crowded.plan) else "switch"
     found = fitted(name, costs, crowded, algorithm, env)
     return _with(costs, name, LONGEST[name] if found is None else found)
 

@@ -48,20 +48,30 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
 
 
 def trial_plans(plan: Plan) -> list[Plan]:
-    """Plans that are run on processes, by how much they tell: of two replicas each, but for one that is crowded."""
+    """Plans that are run on processes, by how much they tell: of two replicas each, but for one that is crowded.
+
+    Where replicas share an accelerator, what that costs decides more than all else.
+    """
     players, steppers, workers = SPLITS
     found = [in_two(plan, steppers), crowded_plan(plan), in_two(plan, players), in_two(plan, workers)]
+    if on_accelerators(plan):
+        found[:2] = reversed(found[:2])
     return [tried for tried in found if tried is not None]
 
 
 def crowded_plan(plan: Plan) -> Plan | None:
     """A plan with more replicas than there are accelerators; or cores, for those that wait for each other at every
     step. None where that takes many processes."""
-    on_device = any(f.platform != "cpu" for f in plan.fragments)
+    on_device = on_accelerators(plan)
     units = max(f.devices for f in plan.fragments) if on_device else cores()
     if not (1 if on_device else 2) <= units <= MOST_CROWDED:
         return None
     return in_two(plan, SPLITS[0], units + 1) if on_device else in_two(plan, ALTERNATING, units)
+
+
+def on_accelerators(plan: Plan) -> bool:
+    """Whether a plan's programs run on accelerators."""
+    return any(f.platform != "cpu" for f in plan.fragments)
 
 
 def is_crowded(plan: Plan) -> bool:

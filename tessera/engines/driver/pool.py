@@ -98,6 +98,17 @@ class PooledProcess:
         reason, on_its_own = self.exit_reason()
         return f"ended with {reason}" if on_its_own else f"was {reason}"
 
+    def pause(self) -> None:
+        """Stop the process until `resume`, and wait until it stands still."""
+        if self.process.is_alive():  # else its number may be another's by now
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a process go on that was stopped."""
+        if self.process.is_alive():
+            os.kill(self.pid, signal.SIGCONT)
+
     def terminate(self) -> None:
         """End the process now, and wait for that; its last messages can still be received."""
         self.process.kill()
