@@ -55,6 +55,7 @@ class AlphaZero(Algorithm):
     )
     reads_state: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
+    default_steps: ClassVar[int] = 150_000
 
     unroll: int = option(16, low=1)
     """Moves in each game between updates."""
@@ -151,6 +152,10 @@ class AlphaZero(Algorithm):
         """Nothing waits."""
         del env_id
         return GameMemory(nothing_waits(self.world, output_dtype(self.world.precision)), jnp.int32(0))
+
+    def unsent(self, memory: GameMemory) -> jax.Array:
+        """Positions that wait."""
+        return memory.waiting.size
 
     def act(self, view: View, memory: GameMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Search, and move: at the beginning of a game by chance, in proportion to what was found."""
