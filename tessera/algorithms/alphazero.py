@@ -122,8 +122,8 @@ class AlphaZero(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """Unroll, then several draws; nothing is drawn before the longest game is over."""
-        longest = -(-2 * self.world.time_limit // self.unroll)
+        """Unroll, then several draws; nothing is drawn before each environment has played a whole game."""
+        longest = -(-self.world.time_limit // self.unroll)
         return Schedule(self.unroll, draws=self.draws, warmup=longest + self.warmup)
 
     @property

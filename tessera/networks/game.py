@@ -52,9 +52,7 @@ class GameNetwork(nn.Module):
         return logits.astype(out), estimate.astype(out)
 
     def _convolved(self, x: jax.Array, channels: int, kernel: int) -> jax.Array:
-        side = kernel // 2
-        padded = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0))) if side else x
-        return Conv(channels, kernel, 1, self.precision)(padded)
+        return Conv(channels, kernel, 1, self.precision, padding=kernel // 2)(x)
 
     def _normalised(self, x: jax.Array) -> jax.Array:
         return layer_norm(self.precision)(x)
