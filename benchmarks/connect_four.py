@@ -116,9 +116,9 @@ def moves_of(folder: Path, positions: dict[str, Any], simulations: list[int], le
     played = [p["moves"] for stage in positions.values() for p in stage]
     players: dict[str, Any] = {}
     out: list[dict[str, Any]] = []
+    states = _states(load_run(folder).env, played)
     for update in [u for k, u in enumerate(updates) if u == updates[-1] or k % max(1, least) == 0]:
         run = load_run(folder, checkpoint=update)
-        states = _states(run.env, played) if not out else states
         row = next((r for r in rows if r["update"] >= update), rows[-1] if rows else {})
         found = {}
         for kind in ("network", *map(str, simulations)):

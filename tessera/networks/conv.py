@@ -16,7 +16,9 @@ from tessera.networks.mlp import HIDDEN_GAIN, MLP, activation_named, dtypes, lay
 def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int, padding: int = 0) -> jax.Array:
     """Convolve by XLA's own operation: [B, H, W, C], [k, k, C, F] -> [B, H', W', F]; zeros on each side of an image."""
     sides, order = ((padding, padding), (padding, padding)), ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x.astype(kernel.dtype), kernel, (stride, stride), sides, dimension_numbers=order)
+    return jax.lax.conv_general_dilated(
+        x.astype(kernel.dtype), kernel, (stride, stride), sides, dimension_numbers=order
+    )
 
 
 def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: int = 0) -> jax.Array:

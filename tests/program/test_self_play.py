@@ -98,8 +98,15 @@ def _choices(steps: int) -> Any:
     return choices
 
 
-@pytest.mark.parametrize("policy", ["fused:devices=1", "single_learner_coarse:actors=2"])
-@pytest.mark.parametrize("unroll", [1, 3, 7, 64])
+FUSED, COARSE = "fused:devices=1", "single_learner_coarse:actors=2"
+CASES = [
+    pytest.param(unroll, policy, marks=() if (unroll, policy) in {(3, FUSED), (64, COARSE)} else pytest.mark.slow)
+    for policy in (FUSED, COARSE)
+    for unroll in (1, 3, 7, 64)
+]
+
+
+@pytest.mark.parametrize(("unroll", "policy"), CASES)
 def test_the_replay_holds_every_position_of_every_game_that_is_over_once(unroll, policy):
     engine = engine_for(unroll, policy)
     s = engine.training.algorithm.schedule
