@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -198,6 +199,7 @@ class AlphaZero(Algorithm):
         else:
             found = mctx.muzero_policy(
                 *given,
+                qtransform=partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0),
                 dirichlet_fraction=self.noise_share if explores else 0.0,
                 dirichlet_alpha=self.dirichlet,
                 temperature=1.0 if explores else 0.0,

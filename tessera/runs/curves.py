@@ -44,7 +44,8 @@ def _curve(folder: Path, opponent: str | None) -> Curve:
     points = [(r["env_steps"], *(r[name] for name in names)) for r in rows if is_number(r.get(names[0]))]
     if not points:
         raise TesseraError(f"{folder} has no finished episode to draw: train longer")
-    return Curve(*map(list, zip(*points, strict=True)), opponent="" if opponent is None else str(opponent))
+    steps, middle, low, high = (list(x) for x in zip(*points, strict=True))
+    return Curve(steps, middle, low, high, "" if opponent is None else str(opponent))
 
 
 def plot(folders: list[Path], out: Path, labels: list[str] | None = None) -> None:

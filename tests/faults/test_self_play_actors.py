@@ -32,7 +32,8 @@ def kill_once(monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
     return kept
 
 
-@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_run_outlives_its_player_and_counts_the_positions_that_were_lost(mode, monkeypatch, tmp_path):
     kept = kill_once(monkeypatch, after=10)
     warmup = 3 + SMALL.warmup  # unrolls of the longest game, and more
