@@ -38,6 +38,7 @@ class Settings:
     max_gradient_norm: float = 10.0
     blocks: int = 6
     channels: int = 128
+    head_planes: int = 2
     precision: str = "bf16"
 
 
@@ -47,6 +48,7 @@ class Tower(nn.Module):
     actions: int
     blocks: int
     channels: int
+    head_planes: int
     dtype: Any
 
     @nn.compact
@@ -57,7 +59,8 @@ class Tower(nn.Module):
             y = nn.relu(self.normalised(self.convolved(x, self.channels, 3)))
             x = nn.relu(x + self.normalised(self.convolved(y, self.channels, 3)))
         policy, value = (
-            nn.relu(self.normalised(self.convolved(x, 2, 1).reshape(board.shape[0], -1))) for _ in range(2)
+            nn.relu(self.normalised(self.convolved(x, self.head_planes, 1).reshape(board.shape[0], -1)))
+            for _ in range(2)
         )
         logits = nn.Dense(self.actions, dtype=self.dtype)(policy)
         hidden = nn.relu(nn.Dense(self.channels, dtype=self.dtype)(value))
@@ -117,7 +120,7 @@ def make(s: Settings, longest: int, symmetries: Any) -> Programs:
     first = jax.eval_shape(env.init, jax.random.key(0))
     actions, shape = first.legal_action_mask.shape[0], first.observation.shape
     dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[s.precision]
-    network = Tower(actions, s.blocks, s.channels, dtype)
+    network = Tower(actions, s.blocks, s.channels, s.head_planes, dtype)
     # whole unrolls, and room for the games under way
     slots = -(-(-(-s.capacity // s.games) + longest) // s.unroll) * s.unroll
     optimiser = optax.chain(

@@ -94,6 +94,8 @@ class AlphaZero(Algorithm):
     """Channels of the network's layers; default 32 for boards of at most 16 cells, else 64."""
     blocks: int | None = option(None, low=1)
     """Residual blocks of two layers each; default 2 for such boards, else 3."""
+    head_planes: int = option(2, low=1)
+    """Channels through which the network's two ends, for moves and for the value, read the board."""
 
     def bind(self, spec: Spec) -> Self:
         """A smaller network for small boards."""
@@ -137,8 +139,10 @@ class AlphaZero(Algorithm):
         """The network."""
         assert isinstance(self.world.actions, Discrete)
         board = len(self.world.array.shape) == 3
-        channels = resolved(self.channels)
-        return GameNetwork(self.world.actions.n, channels, resolved(self.blocks), channels, board, self.world.precision)
+        channels, blocks = resolved(self.channels), resolved(self.blocks)
+        return GameNetwork(
+            self.world.actions.n, channels, blocks, channels, self.head_planes, board, self.world.precision
+        )
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
