@@ -41,14 +41,18 @@ class Task:
     steps: int = 500_000
     """At the most: runs end when greedy episodes reach the target."""
     target: float | None = 475.0
+    opponent: str | None = None
+    """Who greedy episodes of a game are played against."""
+    evaluate_every: int = 0
+    """Updates between evaluations, where a curve is of them."""
 
 
 HIDDEN = Task("gymnax:CartPole-v1?hide=1,3", 1_000_000)
 """For systems that remember: velocities are hidden, and have to be told from positions seen before."""
 
 EXCEPTIONS: dict[str, Task] = {
-    "alphazero": Task("pgx:tic_tac_toe", 150_000, None),
-    "elf": Task("pgx:tic_tac_toe", 150_000, None),
+    "alphazero": Task("pgx:tic_tac_toe", 60_000, None, "greedy", 5),
+    "elf": Task("pgx:tic_tac_toe", 60_000, None, "greedy", 5),
     "mappo": Task("jaxmarl:MPE_simple_spread_v3", 2_000_000, None),
     "apex_dpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
     "ddpg": Task("gymnax:Pendulum-v1", 200_000, -200.0),
@@ -237,7 +241,8 @@ def measure(run: tuple[str, int, str]) -> dict[str, Any]:
     """Train a system with a seed until the target or to the end, in a folder; a row as plain data."""
     name, seed, folder = run
     (algorithm, system), task = made(name), task_of(name)
-    goal = {"steps": task.steps, "target_return": task.target}
+    goal = {"steps": task.steps, "target_return": task.target, "opponent": task.opponent}
+    goal |= {"evaluate_every": task.evaluate_every}
     result = train(algorithm, task.env, system.policy or None, **goal, seed=seed, run_dir=folder, quiet=True)
     summary = result.summary
     seconds = (summary["seconds_to_target"] or summary["wall_seconds"]) - result.metrics[0]["seconds"]
@@ -254,6 +259,8 @@ def command(name: str, seed: int | None = None) -> str:
     if seed is not None:
         words += ["--steps", str(task.steps)]
         words += [] if task.target is None else ["--target-return", f"{task.target:g}"]
+        words += [] if task.opponent is None else ["--opponent", task.opponent]
+        words += ["--evaluate-every", str(task.evaluate_every)] if task.evaluate_every else []
         words += ["--seed", str(seed)]
     return shlex.join(words)
 
@@ -277,7 +284,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def cells(task: Task, row: Row) -> tuple[str, str, str, str]:
     """Steps a second, seconds to the target, steps and greedy return, as text."""
     seconds = "-" if task.target is None else f"{row.seconds:.1f}" if row.solved else "not solved"
-    return f"{row.steps_per_second:,.0f}", seconds, f"{row.steps:,}", f"{row.greedy_return:.0f}"
+    greedy = f"{row.greedy_return:.0f}" if task.opponent is None else f"{row.greedy_return:.2f}"
+    return f"{row.steps_per_second:,.0f}", seconds, f"{row.steps:,}", greedy
 
 
 def page(name: str, rows: Sequence[Row]) -> str:
@@ -337,6 +345,8 @@ def _block(language: str, text: str) -> list[str]:
 
 
 def _until(task: Task) -> str:
+    if task.opponent is not None:
+        return f"for {task.steps:,} steps; greedy episodes are games against `{task.opponent}`, both sides played"
     if task.target is None:
         return f"for {task.steps:,} steps"
     return f"until 100 greedy episodes reach {task.target:g} on average, {task.steps:,} steps at the most"

@@ -57,7 +57,6 @@ from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 from tessera.support.named_objects import is_foreign
 
-DEFAULT_STEPS = 500_000
 ASYNC = "async"
 
 __all__ = ["Result", "SeedResults", "check_env", "compare", "evaluate_run", "evaluate_runs", "map_reduce", "train"]
@@ -233,7 +232,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     if preset is not None:
         envs, lag = preset.envs if envs is None else envs, preset.lag if lag is None else lag
     before = _config_before(folder) if resume else {}
-    steps = _steps(steps, before, preset)
+    steps = _steps(steps, before, preset, algorithm)
     system = before.get("system") if system is None else system
     options = RunOptions(
         started=started,
@@ -508,14 +507,14 @@ def _check_allowed(allow: str | None) -> None:
         raise unknown_name("recipe to allow:", allow, [ASYNC])
 
 
-def _steps(given: int | None, before: dict[str, Any], preset: Preset | None) -> int:
+def _steps(given: int | None, before: dict[str, Any], preset: Preset | None, algorithm: Algorithm) -> int:
     """Steps of a run: as given, else those of the run that goes on, so that its schedules stay the same."""
     if given is not None:
         return given
     saved = before.get("steps")
     if isinstance(saved, int) and not isinstance(saved, bool):
         return saved
-    return DEFAULT_STEPS if preset is None or preset.steps is None else preset.steps
+    return algorithm.default_steps if preset is None or preset.steps is None else preset.steps
 
 
 def _config(algorithm: Algorithm, env: Environment, plan: Plan, **options: Any) -> dict[str, Any]:

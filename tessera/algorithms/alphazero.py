@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -55,6 +56,7 @@ class AlphaZero(Algorithm):
     )
     reads_state: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
+    default_steps: ClassVar[int] = 150_000
 
     unroll: int = option(16, low=1)
     """Moves in each game between updates."""
@@ -92,6 +94,8 @@ class AlphaZero(Algorithm):
     """Channels of the network's layers; default 32 for boards of at most 16 cells, else 64."""
     blocks: int | None = option(None, low=1)
     """Residual blocks of two layers each; default 2 for such boards, else 3."""
+    head_planes: int = option(2, low=1)
+    """Channels through which the network's two ends, for moves and for the value, read the board."""
 
     def bind(self, spec: Spec) -> Self:
         """A smaller network for small boards."""
@@ -121,8 +125,8 @@ class AlphaZero(Algorithm):
 
     @property
     def schedule(self) -> Schedule:
-        """Unroll, then several draws; nothing is drawn before the longest game is over."""
-        longest = -(-2 * self.world.time_limit // self.unroll)
+        """Unroll, then several draws; nothing is drawn before each environment has played a whole game."""
+        longest = -(-self.world.time_limit // self.unroll)
         return Schedule(self.unroll, draws=self.draws, warmup=longest + self.warmup)
 
     @property
@@ -135,8 +139,10 @@ class AlphaZero(Algorithm):
         """The network."""
         assert isinstance(self.world.actions, Discrete)
         board = len(self.world.array.shape) == 3
-        channels = resolved(self.channels)
-        return GameNetwork(self.world.actions.n, channels, resolved(self.blocks), channels, board, self.world.precision)
+        channels, blocks = resolved(self.channels), resolved(self.blocks)
+        return GameNetwork(
+            self.world.actions.n, channels, blocks, channels, self.head_planes, board, self.world.precision
+        )
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -151,6 +157,10 @@ class AlphaZero(Algorithm):
         """Nothing waits."""
         del env_id
         return GameMemory(nothing_waits(self.world, output_dtype(self.world.precision)), jnp.int32(0))
+
+    def unsent(self, memory: GameMemory) -> jax.Array:
+        """Positions that wait."""
+        return memory.waiting.size
 
     def act(self, view: View, memory: GameMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any, Any]:
         """Search, and move: at the beginning of a game by chance, in proportion to what was found."""
@@ -193,6 +203,7 @@ class AlphaZero(Algorithm):
         else:
             found = mctx.muzero_policy(
                 *given,
+                qtransform=partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0),
                 dirichlet_fraction=self.noise_share if explores else 0.0,
                 dirichlet_alpha=self.dirichlet,
                 temperature=1.0 if explores else 0.0,

@@ -134,6 +134,8 @@ class Algorithm:
     """Whether it is for environments with several agents; others are for environments with one."""
     default_envs: ClassVar[int] = 64
     """Environments where the user gives no number; host environments take at most 16."""
+    default_steps: ClassVar[int] = 500_000
+    """Environment steps of a run where the user gives no number."""
     reads_state: ClassVar[bool] = False
     """Whether `act` and `greedy` read `Timestep.state` and the field `game`, as a search does: for compiled
     environments in which nothing is hidden."""
@@ -245,6 +247,14 @@ class Algorithm:
         """What `act` carries from step to step for one environment; () if nothing."""
         del env_id
         return ()
+
+    def unsent(self, memory: Any) -> Any:
+        """Rows of experience that `memory` keeps back until later, in each of many environments or over all of them.
+
+        They are lost with a replica that dies, and counted then.
+        """
+        del memory
+        return 0
 
     def ready(self, view: View, memory: Any, key: jax.Array) -> Any:
         """Prepare the memory for the next unroll; every environment gets the same key."""

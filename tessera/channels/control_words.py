@@ -122,6 +122,15 @@ class Control:
         self._words[PRESENCE] = value
 
     @property
+    def unsent(self) -> int:
+        """Rows of experience that its memory kept back after its last update; they are lost if it dies."""
+        return self._words[11]
+
+    @unsent.setter
+    def unsent(self, value: int) -> None:
+        self._words[11] = value
+
+    @property
     def channel(self) -> int:
         """The channel that it waits for, while it waits."""
         return self._words[5]

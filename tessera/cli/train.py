@@ -19,7 +19,7 @@ class TrainOptions:
 
     steps: int | None = None
     """Environment steps, over all environments; default: those of the run that is resumed, else those of the
-    preset, or 500000."""
+    preset, or 500000 (alphazero: 150000)."""
     seed: int = 0
     """Seed of all randomness."""
     seeds: int | None = None

@@ -51,6 +51,10 @@ class Engine(Protocol):
         """Replicas that were started again, over the whole run."""
 
     @property
+    def lost_rows(self) -> int:
+        """Rows of experience that were lost with replicas that died, over the whole run."""
+
+    @property
     def pending(self) -> int:
         """Updates that were begun ahead and not reported yet."""
 

@@ -125,6 +125,7 @@ class Member:
     """The engine of one run of a population. What all members do together, only the population can be asked for."""
 
     restarts = 0
+    lost_rows = 0
     pending = 0
 
     def __init__(self, population: PopulationEngine, number: int) -> None:

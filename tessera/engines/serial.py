@@ -119,6 +119,7 @@ class SerialEngine(MapReduce):
         return reports
 
     restarts = 0
+    lost_rows = 0
     pending = 0
 
     def late_tally(self) -> Tally:

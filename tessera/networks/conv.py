@@ -13,20 +13,22 @@ import jax.numpy as jnp
 from tessera.networks.mlp import HIDDEN_GAIN, MLP, activation_named, dtypes, layer_norm
 
 
-def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolve by XLA's own operation: [B, H, W, C], [k, k, C, F] -> [B, H', W', F], no padding."""
+def convolve_directly(x: jax.Array, kernel: jax.Array, stride: int, padding: int = 0) -> jax.Array:
+    """Convolve by XLA's own operation: [B, H, W, C], [k, k, C, F] -> [B, H', W', F]; zeros on each side of an image."""
+    sides, order = ((padding, padding), (padding, padding)), ("NHWC", "HWIO", "NHWC")
     return jax.lax.conv_general_dilated(
-        x.astype(kernel.dtype), kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x.astype(kernel.dtype), kernel, (stride, stride), sides, dimension_numbers=order
     )
 
 
-def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int, padding: int = 0) -> jax.Array:
     """Compute the same as `convolve_directly` by one matrix product over the patches under the kernel.
 
     Where the stride divides the kernel, blocks of stride x stride pixels become channels first: then a few wide slices
     make the patches instead of many narrow ones.
     """
     k, channels, features = kernel.shape[0], kernel.shape[2], kernel.shape[3]
+    x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
     height, width = ((side - k) // stride + 1 for side in x.shape[1:3])
     if stride > 1 and k % stride == 0:
         k //= stride
@@ -44,7 +46,7 @@ def convolve_by_patches(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
     return jnp.concatenate(patches, axis=-1).astype(kernel.dtype) @ kernel.reshape(-1, features)
 
 
-Convolution = Callable[[jax.Array, jax.Array, int], jax.Array]
+Convolution = Callable[[jax.Array, jax.Array, int, int], jax.Array]
 
 
 def _directly_or_by_patches(made_of: Callable[[Convolution], Callable[..., jax.Array]]) -> Callable[..., jax.Array]:
@@ -68,28 +70,32 @@ def _directly_or_by_patches(made_of: Callable[[Convolution], Callable[..., jax.A
     return compute
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolve without padding: [B, H, W, C] numbers or uint8, [k, k, C, F] -> [B, H', W', F].
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: int = 0) -> jax.Array:
+    """Convolve, with zeros on each side: [B, H, W, C] numbers or uint8, [k, k, C, F] -> [B, H', W', F].
 
     On a CPU the kernel's gradient is computed by patches, because XLA's own runs on about one core. For the forward
     pass and the input's gradient XLA's own is faster. Only reverse-mode differentiation is possible.
     """
-    return _directly_or_by_patches(lambda by: lambda x, kernel: by(x, kernel, stride))(x, kernel)
+    return _directly_or_by_patches(lambda by: lambda x, kernel: by(x, kernel, stride, padding))(x, kernel)
 
 
-def _forward(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return convolve(x, kernel, stride), (x, kernel)
+def _forward(
+    x: jax.Array, kernel: jax.Array, stride: int, padding: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return convolve(x, kernel, stride, padding), (x, kernel)
 
 
-def _backward(stride: int, saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+def _backward(
+    stride: int, padding: int, saved: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array | None, jax.Array]:
     x, kernel = saved
 
     def kernel_gradient(by: Convolution) -> Callable[..., jax.Array]:
-        return lambda x, kernel, dy: jax.vjp(lambda k: by(x, k, stride), kernel)[1](dy)[0]
+        return lambda x, kernel, dy: jax.vjp(lambda k: by(x, k, stride, padding), kernel)[1](dy)[0]
 
     def input_gradient(by: Convolution) -> Callable[..., jax.Array]:
-        return lambda x, kernel, dy: jax.vjp(lambda x: by(x, kernel, stride), x)[1](dy)[0]
+        return lambda x, kernel, dy: jax.vjp(lambda x: by(x, kernel, stride, padding), x)[1](dy)[0]
 
     d_kernel = jax.lax.platform_dependent(
         x, kernel, dy, cpu=kernel_gradient(convolve_by_patches), default=_directly_or_by_patches(kernel_gradient)
@@ -103,7 +109,7 @@ convolve.defvjp(_forward, _backward)
 
 
 class Conv(nn.Module):
-    """One square convolution without padding: [B, H, W, C] -> [B, H', W', features]."""
+    """One square convolution: [B, H, W, C] -> [B, H', W', features]."""
 
     features: int
     kernel: int
@@ -111,6 +117,8 @@ class Conv(nn.Module):
     precision: str = "f32"
     gain: float = HIDDEN_GAIN
     """Gain of the orthogonal weights."""
+    padding: int = 0
+    """Zeros on each side of an image."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -123,7 +131,7 @@ class Conv(nn.Module):
             kernel = kernel / 255.0
         if jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.bool_:
             x = x.astype(compute)
-        return convolve(x, kernel.astype(compute), self.stride) + bias.astype(compute)
+        return convolve(x, kernel.astype(compute), self.stride, self.padding) + bias.astype(compute)
 
 
 class ImageTorso(nn.Module):

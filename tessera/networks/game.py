@@ -9,9 +9,6 @@ import jax.numpy as jnp
 from tessera.networks.conv import Conv
 from tessera.networks.mlp import HIDDEN_GAIN, MLP, dense, layer_norm, output_dtype
 
-POLICY_PLANES, VALUE_PLANES = 2, 2
-"""Channels that each head reads the board through."""
-
 
 class GameNetwork(nn.Module):
     """A residual tower over a board [..., H, W, C] with two heads (Silver et al., 2017); over a vector a plain network.
@@ -24,6 +21,8 @@ class GameNetwork(nn.Module):
     blocks: int = 3
     hidden: int = 64
     """Width of the layer before the value."""
+    head_planes: int = 2
+    """Channels that each head reads the board through."""
     board: bool = True
     precision: str = "f32"
 
@@ -39,8 +38,8 @@ class GameNetwork(nn.Module):
             y = nn.relu(self._normalised(self._convolved(x, self.channels, 3)))
             x = nn.relu(x + self._normalised(self._convolved(y, self.channels, 3)))
         policy, value = (  # of so few channels nothing would be left if each cell were normalised
-            nn.relu(self._normalised(self._convolved(x, planes, 1).reshape(*observation.shape[:-3], -1)))
-            for planes in (POLICY_PLANES, VALUE_PLANES)
+            nn.relu(self._normalised(self._convolved(x, self.head_planes, 1).reshape(*observation.shape[:-3], -1)))
+            for _ in range(2)
         )
         return self._heads(policy, value)
 
@@ -52,9 +51,7 @@ class GameNetwork(nn.Module):
         return logits.astype(out), estimate.astype(out)
 
     def _convolved(self, x: jax.Array, channels: int, kernel: int) -> jax.Array:
-        side = kernel // 2
-        padded = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0))) if side else x
-        return Conv(channels, kernel, 1, self.precision)(padded)
+        return Conv(channels, kernel, 1, self.precision, padding=kernel // 2)(x)
 
     def _normalised(self, x: jax.Array) -> jax.Array:
         return layer_norm(self.precision)(x)

@@ -100,6 +100,8 @@ class Run:
     absurdity: AbsurdNumbers = field(default_factory=AbsurdNumbers)
     restarts_before: int = 0
     """Replicas that were started again under earlier plans."""
+    lost_rows_before: int = 0
+    """Rows of experience that were lost under earlier plans."""
     seconds_to_target: float = math.nan
     wall_before: float = 0.0
     """Seconds of training before this process, for a resumed run."""
@@ -368,6 +370,11 @@ class Run:
         """Replicas that were started again, over the whole run."""
         return self.restarts_before + self.engine.restarts
 
+    @property
+    def lost_rows(self) -> int:
+        """Rows of experience that were lost with replicas that died, over the whole run."""
+        return self.lost_rows_before + self.engine.lost_rows
+
     def _move_to_better_plan(self) -> Requests[None]:
         """Go on from the checkpoint that was just written under a better plan, if the planner has one."""
         found = self._latest()
@@ -378,6 +385,7 @@ class Run:
             return
         before = self.plan
         self.restarts_before += self.engine.restarts
+        self.lost_rows_before += self.engine.lost_rows
         try:
             self.plan, self.engine = yield from replace_engine(plan, before, self.display.note)
         except (KeyboardInterrupt, SystemExit):
@@ -409,6 +417,7 @@ class Run:
             "seconds": self.wall_before + now - self.begun,
             "steps_per_second": speed,
             "restarts": self.restarts,
+            "lost_rows": self.lost_rows,
         }
         row |= self.evaluations.newest()
         self.rows.append(row)
@@ -532,6 +541,7 @@ class Run:
             stop_reason=reason,
             best=self.best if self.options.evaluate_every else None,
             restarts=self.restarts,
+            lost_rows=self.lost_rows,
             beside=self.watch.entries(),
         )
         if self.folder:

@@ -27,6 +27,7 @@ def make_summary(
     stop_reason: str | None,
     best: BestCheckpoint | None,
     restarts: int,
+    lost_rows: int,
     beside: dict[str, Any],
 ) -> dict[str, Any]:
     """All entries of summary.json; numbers that are not known are null. `beside`: what was predicted and measured."""
@@ -58,6 +59,7 @@ def make_summary(
         "lag_mean": rounded(meter.lag_mean),
         "lag_max": rounded(meter.lag_max),
         "restarts": restarts,
+        "lost_rows": lost_rows,
         **beside,
     }
 
@@ -75,7 +77,8 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
     if summary["stop_reason"]:
         lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")
     if summary["restarts"]:
-        lines.append(f"{summary['restarts']} replicas died and were started again")
+        lost = f"; {summary['lost_rows']:,} rows of experience were lost with them" if summary["lost_rows"] else ""
+        lines.append(f"{summary['restarts']} replicas died and were started again{lost}")
     return [*lines, f"results in {folder}"] if folder else lines
 
 

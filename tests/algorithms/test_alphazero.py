@@ -51,9 +51,11 @@ def position(game, moves):
     [
         ((0, 3, 1, 4), 2),  # who moves wins in the first row
         ((0, 3, 1, 4, 8), 5),  # and here in the second
+        ((0, 3, 1), 2),  # else the other one wins there
+        ((4, 0, 2), 6),
     ],
 )
-def test_a_search_finds_the_winning_move_with_a_network_that_knows_nothing(bound, search, moves, best):
+def test_a_search_finds_the_one_good_move_with_a_network_that_knows_nothing(bound, search, moves, best):
     algorithm = replace(bound, search=search, simulations=64)
     view = View(algorithm.init(jax.random.key(1)), (), (), None)
     state = position(algorithm.game, moves)

@@ -19,8 +19,8 @@ SPECS = {
 }
 
 AT_LEAST_1 = (
-    "actor_delay batch blocks capacity channels considered core_width draws epochs minibatches n_step population "
-    "quantiles rate_envs simulations target_period unroll"
+    "actor_delay batch blocks capacity channels considered core_width draws epochs head_planes minibatches n_step "
+    "population quantiles rate_envs simulations target_period unroll"
 )
 AT_LEAST_0 = (
     "actor_rate burn_in c_bar clip dirichlet entropy_coefficient exploring_moves huber ladder_exponent "

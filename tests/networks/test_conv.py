@@ -7,25 +7,32 @@ import pytest
 
 from tessera.networks.conv import NATURE, Conv, ConvTorso, convolve, convolve_by_patches, convolve_directly
 
-CASES = [((2, 20, 22, 3), 5, 8, 4), ((2, 11, 10, 4), 6, 4, 2), ((3, 9, 9, 2), 4, 3, 1), ((2, 9, 8, 2), 3, 3, 2)]
+CASES = [
+    ((2, 20, 22, 3), 5, 8, 4, 0),
+    ((2, 11, 10, 4), 6, 4, 2, 0),
+    ((3, 9, 9, 2), 4, 3, 1, 0),
+    ((2, 9, 8, 2), 3, 3, 2, 0),
+    ((3, 6, 7, 2), 4, 3, 1, 1),
+]
 
 
-@pytest.mark.parametrize(("shape", "features", "k", "stride"), CASES)
-def test_patches_compute_what_a_convolution_computes(shape, features, k, stride):
+@pytest.mark.parametrize(("shape", "features", "k", "stride", "padding"), CASES)
+def test_patches_compute_what_a_convolution_computes(shape, features, k, stride, padding):
     x = jax.random.normal(jax.random.key(0), shape)
     kernel = jax.random.normal(jax.random.key(1), (k, k, shape[-1], features))
-    want = convolve_directly(x, kernel, stride)
-    np.testing.assert_allclose(convolve_by_patches(x, kernel, stride), want, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(convolve(x, kernel, stride), want, rtol=1e-4, atol=1e-4)
+    want = convolve_directly(x, kernel, stride, padding)
+    np.testing.assert_allclose(convolve_by_patches(x, kernel, stride, padding), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(convolve(x, kernel, stride, padding), want, rtol=1e-4, atol=1e-4)
+    assert padding == 0 or want.shape[:3] == shape[:3]
 
 
-@pytest.mark.parametrize(("shape", "features", "k", "stride"), CASES)
-def test_both_gradients_are_those_of_a_convolution(shape, features, k, stride):
+@pytest.mark.parametrize(("shape", "features", "k", "stride", "padding"), CASES)
+def test_both_gradients_are_those_of_a_convolution(shape, features, k, stride, padding):
     x = jax.random.normal(jax.random.key(0), shape)
     kernel = jax.random.normal(jax.random.key(1), (k, k, shape[-1], features))
 
     def loss(by):
-        return lambda x, kernel: jnp.sum(jnp.sin(by(x, kernel, stride)))
+        return lambda x, kernel: jnp.sum(jnp.sin(by(x, kernel, stride, padding)))
 
     got = jax.jit(jax.grad(loss(convolve), argnums=(0, 1)))(x, kernel)
     want = jax.jit(jax.grad(loss(convolve_directly), argnums=(0, 1)))(x, kernel)

@@ -66,28 +66,29 @@ def hand_on(waiting: Waiting, moves: Moves) -> tuple[GamePosition, jax.Array, ja
     fewer are handed on, all that wait are of the game under way.
     """
     steps, longest = moves.over.shape[0], waiting.player.shape[0]
-
-    def appended(before: jax.Array, new: jax.Array) -> jax.Array:
-        room = jnp.concatenate([before, jnp.zeros((steps, *before.shape[1:]), before.dtype)])
-        return jax.lax.dynamic_update_slice_in_dim(room, new.astype(before.dtype), waiting.size, 0)
-
-    both = (waiting.positions, waiting.player, waiting.version), (moves.positions, moves.player, moves.version)
-    positions, player, version = jax.tree.map(appended, *both)
     numbers = jnp.arange(longest + steps)
-    ends = appended(jnp.zeros(longest, bool), moves.over)
-    reward = appended(jnp.zeros(longest, moves.reward.dtype), moves.reward)
+    # where each lies in what waits and what is new, one after the other; there is room between them
+    place = jnp.minimum(jnp.where(numbers < waiting.size, numbers, numbers - waiting.size + longest), numbers[-1])
+
+    def joined(before: jax.Array, new: jax.Array, which: jax.Array) -> jax.Array:
+        return jnp.concatenate([before, new.astype(before.dtype)]).at[which].get(mode="promise_in_bounds")
+
+    player = joined(waiting.player, moves.player, place)
+    reward = joined(jnp.zeros(longest, moves.reward.dtype), moves.reward, place)
+    ends = joined(jnp.zeros(longest, bool), moves.over, place) & (numbers < waiting.size + steps)
     # of each position the end of its game, or the last place of all if that is still to come
     end = jax.lax.cummin(jnp.where(ends, numbers, numbers[-1]), axis=0, reverse=True)
     outcome = jnp.where(player == player[end], reward[end], -reward[end])
-    outcome = jnp.where(numbers < waiting.over, positions.outcome, outcome)
-    positions = positions._replace(outcome=outcome.astype(positions.outcome.dtype))
+    outcome = jnp.where(numbers < waiting.over, joined(waiting.positions.outcome, moves.reward, place), outcome)
     over = jnp.maximum(waiting.over, jnp.max(jnp.where(ends, numbers + 1, 0))).astype(jnp.int32)
     handed = jnp.minimum(over, steps)
 
-    def left(x: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(x, handed, longest, 0)
+    def taken(which: jax.Array) -> tuple[GamePosition, jax.Array, jax.Array]:
+        """Positions, players and versions; whole rows are copied once."""
+        both = (waiting.positions, waiting.player, waiting.version), (moves.positions, moves.player, moves.version)
+        positions, *rest = jax.tree.map(lambda a, b: joined(a, b, place[which]), *both)
+        return positions._replace(outcome=outcome[which].astype(positions.outcome.dtype)), *rest
 
-    rows, versions = jax.tree.map(lambda x: x[:steps], (positions, version))
-    positions, player, version = jax.tree.map(left, (positions, player, version))
-    still = Waiting(positions, player, version, waiting.size + jnp.int32(steps) - handed, over - handed)
+    rows, _, versions = taken(numbers[:steps])
+    still = Waiting(*taken(numbers[:longest] + handed), waiting.size + jnp.int32(steps) - handed, over - handed)
     return rows, jnp.arange(steps) < handed, versions, still

@@ -78,7 +78,7 @@ class ProcessEngine(MapReduce):
             "timeout": timeout, "start_timeout": start_timeout, "restarts": restarts, "note": note,
         }  # fmt: skip
         self._prepare(plan, algorithm, env, seed, horizon)
-        self.restarts = 0
+        self.restarts = self.lost_rows = 0
         """Replicas that were started again, over the whole run."""
         self._snapshots = 0
         """Snapshots that were requested."""
@@ -352,3 +352,5 @@ class ProcessEngine(MapReduce):
     def _note_restarts(self) -> None:
         found, self.supervisor.restarted = self.supervisor.restarted, 0
         self.restarts += found
+        lost, self.supervisor.lost_rows = self.supervisor.lost_rows, 0
+        self.lost_rows += lost

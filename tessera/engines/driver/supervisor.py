@@ -121,6 +121,8 @@ class Supervisor:
         self.started = [False] * len(jobs)
         self.restarted = 0
         """Replicas that died since this was last set to 0."""
+        self.lost_rows = 0
+        """Rows of experience that were lost with them, since this was last set to 0."""
         self._deaths = deaths
         self._done_at_start = [0] * len(jobs)
         """Updates that each place had made when its process was started."""
@@ -378,6 +380,8 @@ class Supervisor:
             self.note(f"replica {self.titles[place]} died ({reason}): the run goes back to its last checkpoint")
             raise Interrupted(reason)
         self.note(f"replica {self.titles[place]} died ({reason}): started again")
+        self.lost_rows += self.controls[place].unsent
+        self.controls[place].unsent = 0
         self._restart(place, peer)
 
     def _show_traceback(self, last_words: dict[str, Any]) -> None:

@@ -204,6 +204,7 @@ class ReplicaProcess:
             try:
                 node = next(turns)
             except StopIteration:
+                control.unsent = self.replica.unsent()
                 control.progress()
                 return
             control.progress()
@@ -214,6 +215,7 @@ class ReplicaProcess:
                 self._report_own_pace(REPORT_SECONDS)
             else:
                 control.done += 1
+                control.unsent = self.replica.unsent()
             if not self.taking_over and driver_link.has_command():
                 self._obey_commands()
             self._share_state()

@@ -266,6 +266,12 @@ class Replica:
         if report:
             self._reports.append(report)
 
+    def unsent(self) -> int:
+        """Rows of experience that its memory keeps back."""
+        if "memory" not in self.slots:
+            return 0
+        return int(np.sum(jax.device_get(self.training.algorithm.unsent(self.slots["memory"]))))
+
     def take_reports(self) -> list[ReplicaReport]:
         """Reports since this was last called."""
         reports, self._reports = self._reports, []
