@@ -381,7 +381,7 @@ class SimulatedEngine:
         more = sum(self.costs.per_node + self._extra(replica, node_name(op)) for op in ops)
         work = Work(sum(w.seconds for w in works) + more, sum(w.cpu_seconds for w in works) + more)
         read = _jobs(replica.share, effects(node.nodes)[0]) | {replica.stepping}
-        replica.stepping = replica.beside.begin(read, lambda done: self._start(replica, work, done, ops[0]))
+        replica.stepping = replica.beside.begin(read, lambda done: self._start(replica, work, done, ops[0], thread=1))
         for op in ops:
             self._write(replica, op, replica.stepping)
 
@@ -401,8 +401,9 @@ class SimulatedEngine:
         return not work.seconds
 
     def _start(
-        self, replica: SimulatedReplica, work: Work, then: Event, node: Segment | Op | None, share: Share | None = None
-    ) -> None:
+        self, replica: SimulatedReplica, work: Work, then: Event, node: Segment | Op | None,
+        share: Share | None = None, thread: int = 0,
+    ) -> None:  # fmt: skip
         """Do work: on as many cores as it keeps busy, or asleep for a part of it, or on a device for a part of it."""
         begun = self.time.now
         if not replica.working:
@@ -413,7 +414,7 @@ class SimulatedEngine:
             self._count_busy(replica)
             replica.working -= 1
             if replica.tracer is not None and node is not None:
-                replica.tracer.span(node, begun)
+                replica.tracer.span(node, begun, thread=thread)
             then()
 
         cores, device = replica.cores, None if node is None or is_host(node) else replica.device

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import pytest
 
 from tessera import A2C, envs
+from tessera.engines.replica.trace import merge_traces
 from tessera.engines.simulated.cluster import Cluster, NodeKind
 from tessera.engines.simulated.costs import Costs, Timing, Work
 from tessera.engines.simulated.deployment import on_cluster
@@ -89,6 +91,16 @@ def test_a_step_that_sleeps_needs_no_core():
 
 def test_the_update_is_computed_beside_both_halves_if_acting_lags_and_there_is_a_core_for_it():
     assert in_halves(act=1.0, step=2.0, lag=1, cores=3) == pytest.approx(1.0 + 2 * TURNS * 2.0, rel=0.02)
+
+
+def test_steps_in_a_thread_have_a_row_of_their_own_in_a_timeline(tmp_path):
+    bound, env, plan = prepare_plan(QUEUE, threaded(), "fused:devices=1", envs=8, groups=8, lag=0)
+    given = Costs(timings={ACTING: constant(1.0), STEPPING: constant(2.0)})
+    SimulatedEngine(plan, bound, env, given, 2, trace=tmp_path / "trace").run(1, warmup=0)
+    merge_traces(tmp_path / "trace")
+    events = json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    rows = {(e["name"], e["tid"]) for e in events if e["ph"] == "X"}
+    assert {("acting", 0), ("stepping", 1)} <= rows
 
 
 def test_nodes_of_a_cluster_decide_by_their_own_cores():
