@@ -53,9 +53,9 @@ LEFT_OUT = """
 
 - Racks, oversubscribed switches, failures, other users: every pair of nodes has the same network, and no node is slow
   for long ([0117](decisions/0117-large-plans-are-simulated-by-some-of-their-nodes.md)).
-- The driver, Ray's own threads, starting, the filling of a replay, double-buffered environments, and answering
-  environments that are ready (`wait`), which SEED RL has
-  ([0114](decisions/0114-the-simulator-is-an-engine.md)). Sums of peers go round a ring, also of peers on one node; a
+- The driver, Ray's own threads, starting and the filling of a replay
+  ([0114](decisions/0114-the-simulator-is-an-engine.md)). No policy here answers environments that are ready (`wait`),
+  which SEED RL has. Sums of peers go round a ring, also of peers on one node; a
   tree or a sum within each node first would take fewer hops.
 - Above {most} replicas about as many are simulated, and each stands for others.
 - Costs of thousands of environments on one learner are a line through what was measured with {profiled}: caches

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tessera.engines.simulated.machine import Machine
+from tessera.envs.base import HostEnvironment
 from tessera.graph.channel import Channel
 from tessera.graph.streams import RouteKind
 from tessera.planning.colourings import Colouring
 from tessera.planning.demands import Demand, Demands, Template
 from tessera.planning.workload import Workload, distinct, share_of
 from tessera.program.nodes import SLOTS
+from tessera.program.overlap.double_buffer import first_half
 
 PLAYING = ("env", "act")
 EVERY_STEP = ("timesteps", "actions")
@@ -88,8 +90,14 @@ def _demands(workload: Workload, demands: Demands, colouring: Colouring, templat
     for program, (replicas, devices) in zip(template.programs, colouring.sizes, strict=True):
         held = share_of(groups, replicas) * size // devices
         learned = groups * size // devices if colouring.gather else held
-        found.append(demands.demand(program, held, learned, threads))
+        found.append(demands.demand(program, held, learned, threads, _is_halved(workload, share_of(groups, replicas))))
     return found
+
+
+def _is_halved(workload: Workload, groups: int) -> bool:
+    """Whether a replica with so many groups acts for one half of them while the other half steps."""
+    env = workload.env
+    return isinstance(env, HostEnvironment) and first_half(env, groups, workload.machine.cores) > 0
 
 
 def _with_messages(

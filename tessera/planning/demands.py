@@ -85,7 +85,7 @@ class Demands:
     _templates: dict[tuple[Partition, bool, bool, bool, bool], Template] = field(default_factory=dict)
     _programs: dict[tuple[object, ...], FragmentProgram] = field(default_factory=dict)
     _works: dict[tuple[str, int, int], Work] = field(default_factory=dict)
-    _demands: dict[tuple[int, int, int, int], Demand] = field(default_factory=dict)
+    _demands: dict[tuple[int, int, int, int, bool], Demand] = field(default_factory=dict)
 
     def template(self, colouring: Colouring) -> Template:
         """The programs of a colouring; an error says why it has none.
@@ -106,12 +106,21 @@ class Demands:
             self._templates[key] = Template(programs, plan.channels)
         return self._templates[key]
 
-    def demand(self, program: FragmentProgram, envs: int, learned: int, threads: int) -> Demand:
-        """Of one replica that plays so many environments, learns from so many, and has so many threads."""
-        key = id(program), envs, learned, threads
+    def demand(self, program: FragmentProgram, envs: int, learned: int, threads: int, halved: bool) -> Demand:
+        """Of one replica that plays so many environments, learns from so many, and has so many threads; `halved`: one
+        half of the environments steps while the other is acted for."""
+        key = id(program), envs, learned, threads, halved
         if key not in self._demands:
-            self._demands[key] = self._sum_up(program, envs, learned, threads)
+            demand = self._sum_up(program, envs, learned, threads)
+            self._demands[key] = self._in_halves(demand, program, envs, threads) if halved else demand
         return self._demands[key]
+
+    def _in_halves(self, demand: Demand, program: FragmentProgram, envs: int, threads: int) -> Demand:
+        """The demand if stepping hides all of acting, or acting all of stepping."""
+        steps = [call for call in program.calls if call.kind == "play" and is_host(call.node)]
+        stepping = sum(call.trips * self._mean(call.node, envs, threads).seconds for call in steps)
+        longer = max(stepping, demand.play.seconds - stepping)
+        return demand._replace(play=demand.play._replace(seconds=longer))
 
     def _sum_up(self, program: FragmentProgram, envs: int, learned: int, threads: int) -> Demand:
         loads = dict.fromkeys(("play", "learn", "both"), Load())

@@ -107,6 +107,8 @@ class Deferred:
     """Nodes that are left to whoever drives the program: a scheduler of slices, or an engine in virtual time."""
 
     nodes: tuple[Node, ...]
+    part: Any = None
+    """The slice of a loop's groups that they are for (`overlap`); None: all groups."""
 
 
 Node = Op | Repeat | Every | Send | Recv | Collective | Segment | Deferred

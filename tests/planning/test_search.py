@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera import A2C, TesseraError
+from tessera import A2C, TesseraError, envs
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
 from tessera.engines.simulated.machine import Machine
 from tessera.planning.explain import explanation, why_best
@@ -32,7 +32,7 @@ def stepping(share_awake: float) -> dict[str, tuple[Timing, ...]]:
     return {STEPPING: tuple(Timing(n, 1, (Work(1.0 * n, share_awake * n),)) for n in (1, 8))}
 
 
-def search(given: Costs, cores: int, env: str = DEVICE, groups: int = 8, lag: int | None = 0, **how: Any) -> Ranking:
+def search(given: Costs, cores: int, env: Any = DEVICE, groups: int = 8, lag: int | None = 0, **how: Any) -> Ranking:
     machine = how.pop("machine", Machine(cores, 0, 64 * GB, 0))
     return search_plans(QUEUE, env, given, machine, envs=8, groups=groups, lag=lag, **how)
 
@@ -49,6 +49,16 @@ def test_peers_share_all_work_where_nobody_may_lag():
     assert seconds(found.best) == pytest.approx(4.25)
     assert found.best.at_most == pytest.approx(found.best.steps_per_second)
     assert found.best.why == ""
+
+
+def test_no_bound_forgets_that_one_half_steps_while_the_other_is_acted_for():
+    """One process: 4 s to act for the first half, and 8 steps of 4 s, beside which the other half is acted for."""
+    env = envs.make(HOST)
+    env.threaded = True
+    found = search(costs(acting=8.0, learning=1.0, timings=stepping(1.0)), cores=2, env=env)
+    assert all(c.at_most >= c.steps_per_second * (1 - 1e-9) for c in found.candidates)
+    alone = next(c for c in found.candidates if c.policy.name == EVERYTHING)
+    assert seconds(alone) == pytest.approx(4.0 + 8 * 4.0 + 1.0)
 
 
 def test_a_learner_of_its_own_pays_where_acting_may_lag_and_a_core_is_left():

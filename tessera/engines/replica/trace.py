@@ -29,6 +29,7 @@ class Span:
     """The slot that is sent, received or waited for."""
     begin: float
     end: float
+    thread: int = 0
 
 
 class Recorder(Tracer, Protocol):
@@ -76,7 +77,8 @@ class TraceWriter:
     def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
         self._place, self.clock, self.active = place, clock, True
         self._names: dict[int, str] = {}
-        self._last: Span | None = None
+        self._last: dict[int, Span] = {}
+        """The newest span of each thread."""
         self._written = clock()
         self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
         metadata = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
@@ -86,49 +88,53 @@ class TraceWriter:
             self._write({"name": name, "ph": "M", "args": value})
         self._flush()
 
-    def span(self, node: Node, begin: float, waiting: bool = False) -> float:
-        """Record that a node ran, or waited, from `begin` until now; returns now."""
+    def span(self, node: Node, begin: float, waiting: bool = False, thread: int = 0) -> float:
+        """Record that a node ran, or waited, from `begin` until now; returns now. Threads have a row each."""
         end = self.clock()
         name = self._names.get(id(node))
         if name is None:
             name = self._names[id(node)] = activity(node)
         if name:
             slot = node.slot if isinstance(node, Send | Recv) else ""
-            self._record(Span("waiting" if waiting else name, slot, begin, end))
+            self._record(Span("waiting" if waiting else name, slot, begin, end, thread))
         return end
 
     def flush(self) -> None:
         """Write all spans so far."""
-        self._write_last()
+        self._write_all()
         self._flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._write_last()
+        self._write_all()
         with contextlib.suppress(OSError):
             self._file.close()
 
     def _record(self, span: Span) -> None:
-        last = self._last
+        last = self._last.get(span.thread)
         if last is not None and (last.name, last.slot) == (span.name, span.slot) and span.begin - last.end < GAP:
             last.end = span.end
             return
-        self._write_last()
-        self._last = span
+        self._write_last(span.thread)
+        self._last[span.thread] = span
         if span.end - self._written > HELD_SECONDS:
             self._flush()
             self._written = span.end
 
-    def _write_last(self) -> None:
-        span, self._last = self._last, None
+    def _write_all(self) -> None:
+        for thread in list(self._last):
+            self._write_last(thread)
+
+    def _write_last(self, thread: int) -> None:
+        span = self._last.pop(thread, None)
         if span is not None:
             args = {"args": {"slot": span.slot}} if span.slot else {}
             times = {"ts": span.begin * 1e6, "dur": (span.end - span.begin) * 1e6}
-            self._write({"name": span.name, "ph": "X", **times, **args})
+            self._write({"name": span.name, "ph": "X", **times, **args}, thread)
 
-    def _write(self, event: dict[str, Any]) -> None:
+    def _write(self, event: dict[str, Any], thread: int = 0) -> None:
         with contextlib.suppress(OSError):
-            self._file.write(json.dumps({**event, "pid": self._place, "tid": 0}) + "\n")
+            self._file.write(json.dumps({**event, "pid": self._place, "tid": thread}) + "\n")
 
     def _flush(self) -> None:
         with contextlib.suppress(OSError):

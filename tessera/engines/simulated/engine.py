@@ -5,23 +5,23 @@ hold tokens, and a segment or an Op takes its cost in seconds of virtual time. S
 and how old experience gets need no model of their own.
 
 As in JAX, a segment whose results Python does not read runs beside the program that called it, once what it reads is
-there: a host environment steps while the update is computed.
+there: a host environment steps while the update is computed. So do the steps of double-buffered environments, one after
+the other, in a thread of their own (`overlap`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.port import ReplicaPort
-from tessera.channels.routes import Route, make_routes
+from tessera.channels.routes import make_routes
 from tessera.channels.shared_memory import SPIN_SECONDS
 from tessera.engines.replica.replica import make_training, make_versions
 from tessera.engines.replica.trace import TraceWriter
@@ -33,35 +33,36 @@ from tessera.engines.simulated.costs import (
     is_counted,
     is_host,
     node_name,
-    op_name,
-    ops_in,
     work_kind,
 )
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
 from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
 from tessera.engines.simulated.memory import refuse_too_little_memory, replica_bytes
+from tessera.engines.simulated.overlap import BeginStep, StepDone
 from tessera.engines.simulated.prediction import Prediction
-from tessera.engines.simulated.programs import applies, with_costs, with_names_of
-from tessera.engines.simulated.replica import SimulatedReplica, count_ages, drive_updates
+from tessera.engines.simulated.programs import applies, check_names, with_costs, with_names_of, with_tokens
+from tessera.engines.simulated.replica import Share, SimulatedReplica, count_ages, drive_updates
 from tessera.engines.simulated.simulated_node import SimulatedNode
-from tessera.engines.simulated.tokens import NOTHING, TOKENS, Token, TokenShards
-from tessera.engines.simulated.virtual_time import VirtualTime
+from tessera.engines.simulated.tokens import NOTHING, Token
+from tessera.engines.simulated.virtual_time import Event, VirtualTime
 from tessera.engines.simulated.wiring import Wiring, count_links
-from tessera.envs.base import Environment
-from tessera.errors import TesseraError, unknown_name
+from tessera.envs.base import Environment, HostEnvironment
+from tessera.errors import TesseraError
 from tessera.graph.disciplines import Newest, Shared, Sync
 from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
 from tessera.program.keys import clock_at, count_of
 from tessera.program.nodes import WIRING, Deferred, Node, Op, Recv, Repeat, Segment, Send, effects
+from tessera.program.overlap.double_buffer import first_half
 from tessera.program.project import project
 from tessera.program.shapes import Shapes, slot_shapes
-from tessera.program.training_program import Training
 from tessera.support.trees import bytes_of
 
 ENDLESS = 1 << 30
 """Updates of a replica that runs until others are done."""
+TICK = 1e-9
+"""The shortest wait, in seconds."""
 
 
 class SimulatedEngine:
@@ -88,6 +89,7 @@ class SimulatedEngine:
         self.deployment = deployment or on_one_machine(plan, cores, accelerators)
         self.plan, self.algorithm = self.deployment.plan, algorithm
         plan = self.plan
+        self._env = env
         self._random, self._generator = Random(seed).random, np.random.default_rng(seed)
         self._trace = trace
         self.time = VirtualTime()
@@ -101,7 +103,7 @@ class SimulatedEngine:
         specs = make_link_specs(plan, routes, shapes, routes[0].shards if routes else None)
         self._empty = {slot for slot, shape in shapes.items() if not bytes_of(shape)}
         """Slots without values, such as the memory of a network that has none: nobody waits for them."""
-        self.routes = [_with_tokens(route, plan) for route in routes]
+        self.routes = [with_tokens(route, plan) for route in routes]
         wiring = Wiring(
             deployment=self.deployment,
             routes=self.routes,
@@ -126,7 +128,7 @@ class SimulatedEngine:
             for i, f in enumerate(full.fragments)
         }
         refuse_too_little_memory(self.deployment, self.memory)
-        _check_names(costs, training)
+        check_names(costs, training)
         self._effects: dict[int, tuple[set[str], set[str], tuple[int, int]]] = {}
         self._solo = plan.home("apply") if plan.solo else None
         """The fragment that applies gradients one by one."""
@@ -143,7 +145,7 @@ class SimulatedEngine:
         for replica in self.replicas:
             # nobody stops while others are still measured: they would have the cores for themselves
             counts = (warmup, updates, self.plan.lag + 1) if self.plan.counted(replica.fragment) else (ENDLESS,)
-            replica.running = drive_updates(replica, self.programs[replica.fragment], counts)
+            replica.running = drive_updates(replica, self.programs[replica.fragment], counts, lambda: self.time.now)
         for replica in self.replicas:
             self._advance(replica)
         self._until(warmup)
@@ -184,13 +186,27 @@ class SimulatedEngine:
             isinstance(c.discipline, Sync) for c in plan.channels if i in (c.source, c.target)
         )
         ahead = max((c.lag for c in plan.channels if c.target == i), default=0)
+        served_alone = any(
+            isinstance(c.discipline, Sync) and c.discipline.batching is not None for c in plan.channels if c.source == i
+        )
         members = LockStepMembers(round(stands_for), ahead, self._generator) if lock_step else None
         tracer = TraceWriter(str(self._trace), place, title, lambda: self.time.now) if self._trace else None
         return SimulatedReplica(
             place, i, title, port, node, device, len(placed.held(operator)[r]),
             own * plan.envs_per_group // placed.devices, learned * plan.envs_per_group // placed.devices,
-            self._threads(i, r), stands_for, members, tracer,
+            self._threads(i, r), stands_for, members, served_alone, tracer, self._first_half(place, i, r),
         )  # fmt: skip
+
+    def _first_half(self, place: int, fragment: int, number: int) -> int:
+        """Groups of the first slice of a replica whose environments are double-buffered; else 0."""
+        deployment, placed = self.deployment, self.plan.fragments[fragment]
+        if not isinstance(self._env, HostEnvironment) or "env" not in placed.operators:
+            return 0
+        pinned = placed.cores and deployment.cluster is None
+        cores = placed.cores[number] if pinned else self.nodes[deployment.node_of[place]].cores.count
+        own = len(deployment.full.fragments[fragment].held("env")[deployment.numbers[place]])
+        # where a replica stands for others, it holds their groups too
+        return first_half(self._env, own, cores) * len(placed.held("env")[number]) // own
 
     def _threads(self, fragment: int, number: int) -> int:
         """Threads of a replica: those of its own cores; else on a cluster one, and on one machine its share."""
@@ -230,13 +246,25 @@ class SimulatedEngine:
         """Have a replica look again if it waits for an exchange on a channel."""
         replica = self.replicas[place]
         if isinstance(replica.waits, Send | Recv) and replica.waits.channel == channel:
-            begun = replica.began_to_wait
-            self._count_waiting(replica)
-            replica.waits = None
-            replica.debt += self.costs.wake + (self.costs.switch if replica.cores.full else 0.0)
-            if self.time.now - begun > SPIN_SECONDS:
-                replica.called.clear()
-            self._advance(replica)
+            self._end_wait(replica)
+
+    def _begin_wait(self, replica: SimulatedReplica, node: Node) -> None:
+        """Have a replica wait for an exchange, or until it can go on without."""
+        replica.waits, replica.waits_since, replica.began_to_wait = node, self.time.now, self.time.now
+        if isinstance(node, Recv) and node.timeout is not None:
+            # the clock has to move, or what is left of a wait may be lost in rounding, again and again
+            seconds = max(node.timeout, TICK, 2 * math.ulp(self.time.now))
+            self.time.after(seconds, lambda: self._end_wait(replica) if replica.waits is node else None)
+
+    def _end_wait(self, replica: SimulatedReplica) -> None:
+        """Have a replica look again."""
+        begun = replica.began_to_wait
+        self._count_waiting(replica)
+        replica.waits = None
+        replica.debt += self.costs.wake + (self.costs.switch if replica.cores.full else 0.0)
+        if self.time.now - begun > SPIN_SECONDS:
+            replica.called.clear()
+        self._advance(replica)
 
     def _count_waiting(self, replica: SimulatedReplica) -> None:
         """Count what it has waited since it began, or since measuring did."""
@@ -264,17 +292,23 @@ class SimulatedEngine:
         goes_on = True
         while goes_on:
             node, replica.stalled = replica.stalled or next(replica.running, None), None
+            if isinstance(node, Deferred):
+                replica.turn_to(node.part)
             match node:
                 case None:
                     return
                 case Repeat():
-                    continue
+                    replica.meet(one_by_one=True)
+                case BeginStep():
+                    self._begin_step(replica, node)
+                case StepDone(nodes=nodes):
+                    goes_on = self._is_there(replica, node, effects(nodes)[1])
                 case Deferred(nodes=()):
                     goes_on = self._is_there(replica, node, tuple(replica.slots))
                 case Deferred(nodes=(Send(slot=slot),)):
                     goes_on = self._is_there(replica, node, (slot,))
-                    if goes_on and replica.members is not None:
-                        replica.members.meet()
+                    if goes_on:
+                        replica.meet(one_by_one=False)
                 case Deferred(nodes=(Op() as op,)):
                     goes_on = self._call(replica, node, op)
                 case Deferred(nodes=(Segment(),)) if replica.debt:
@@ -286,17 +320,16 @@ class SimulatedEngine:
                     goes_on = False  # then it looks again: what it waits for may have come meanwhile
                     self._work(replica, NO_WORK)
                 case _:
-                    replica.waits, replica.waits_since, goes_on = node, self.time.now, False
-                    replica.began_to_wait = self.time.now
+                    goes_on = False
+                    self._begin_wait(replica, node)
 
     def _is_there(self, replica: SimulatedReplica, node: Node, slots: Iterable[str]) -> bool:
         """Whether what slots hold is made; if not, the replica stands at the node until it is."""
-        for job in {token.job for s in slots if isinstance(token := replica.slots.get(s), Token)}:
-            if job in replica.unfinished:
-                replica.stalled = node
-                replica.unfinished[job].append(lambda: self._advance(replica))
-                return False
-        return True
+        job = replica.beside.first_unfinished(_jobs(replica.share, slots))
+        if job is not None:
+            replica.stalled = node
+            replica.beside.when_done(job, lambda: self._advance(replica))
+        return job is None
 
     def _call(self, replica: SimulatedReplica, node: Node, op: Op) -> bool:
         """Call an Op in Python: at once if it only passes values on, else when what it reads is there."""
@@ -305,19 +338,19 @@ class SimulatedEngine:
             return True
         if not self._is_there(replica, node, op.reads):
             return False
-        work = self._draw(replica, op)
+        work = self._draw(replica, op, replica.members)
         replica.debt += self.costs.per_node + self._extra(replica, node_name(op))
         self._write(replica, op, 0)
         return self._work(replica, work, op)
 
-    def _draw(self, replica: SimulatedReplica, node: Segment | Op) -> Work:
-        """The work of one call, for those that it plays or learns from: of the slowest of those in lock-step, of all
+    def _draw(self, replica: SimulatedReplica, node: Segment | Op, members: LockStepMembers | None) -> Work:
+        """The work of one call, for those that it plays or learns from: of the slowest of members in lock-step, of all
         gradients that one stands for."""
         count = int(replica.slots["count"])
-        envs = replica.learned if work_kind(node) == "learn" else replica.envs
-        calls = self.costs.calls(node, envs, replica.threads) if replica.members is not None else None
-        if calls is not None and replica.members is not None:
-            return replica.members.draw(calls, count if is_counted(node) else 1)
+        envs = _envs(replica, replica.share, node)
+        calls = self.costs.calls(node, envs, replica.threads) if members is not None else None
+        if calls is not None and members is not None:
+            return members.draw(calls, count if is_counted(node) else 1)
         work = self.costs.draw(node, envs, count, replica.threads, self._random)
         gradients = self._gradients_of(replica, node)
         return work if gradients == 1 else work.times(gradients)
@@ -331,29 +364,26 @@ class SimulatedEngine:
 
     def _run_segment(self, replica: SimulatedReplica, segment: Segment) -> bool:
         """Begin a segment as soon as what it reads is there; the program waits for it only if Python reads of it."""
-        work, more = self._draw(replica, segment), self._extra(replica, node_name(segment))
-        work = Work(work.seconds + more, work.cpu_seconds + more)
+        work, more = self._draw(replica, segment, replica.members), self._extra(replica, node_name(segment))
+        work, share = Work(work.seconds + more, work.cpu_seconds + more), replica.share
         replica.debt += self.costs.per_node
-        read = {token.job for s in self._known_effects(segment)[0] if isinstance(token := replica.slots.get(s), Token)}
-        replica.jobs += 1
-        job, needed = replica.jobs, [k for k in read if k in replica.unfinished]
-        replica.unfinished[job] = []
-        left = len(needed)
-
-        def ready() -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
-                self._start(replica, work, lambda: self._finish(replica, job), segment)
-
-        for earlier in needed:
-            replica.unfinished[earlier].append(ready)
+        read = _jobs(share, self._known_effects(segment)[0])
+        job = replica.beside.begin(read, lambda done: self._start(replica, work, done, segment, share))
         self._write(replica, segment, job)
         if segment.fetched:
-            replica.unfinished[job].append(lambda: self._advance(replica))
-        if not needed:
-            ready()
+            replica.beside.when_done(job, lambda: self._advance(replica))
         return not segment.fetched
+
+    def _begin_step(self, replica: SimulatedReplica, node: BeginStep) -> None:
+        """Have the thread that steps run host Ops, after what it was given before; the program goes on."""
+        ops = [op for op in node.nodes if isinstance(op, Op)]
+        works = [self._draw(replica, op, replica.stepping_members) for op in ops]
+        more = sum(self.costs.per_node + self._extra(replica, node_name(op)) for op in ops)
+        work = Work(sum(w.seconds for w in works) + more, sum(w.cpu_seconds for w in works) + more)
+        read = _jobs(replica.share, effects(node.nodes)[0]) | {replica.stepping}
+        replica.stepping = replica.beside.begin(read, lambda done: self._start(replica, work, done, ops[0], thread=1))
+        for op in ops:
+            self._write(replica, op, replica.stepping)
 
     def _known_effects(self, node: Segment | Op) -> tuple[set[str], set[str], tuple[int, int]]:
         """What a segment or an Op reads and writes, and how many gradients it applies (`applies`)."""
@@ -361,10 +391,6 @@ class SimulatedEngine:
             nodes = node.nodes if isinstance(node, Segment) else (node,)
             self._effects[id(node)] = (*effects(nodes), applies(nodes))
         return self._effects[id(node)]
-
-    def _finish(self, replica: SimulatedReplica, job: int) -> None:
-        for waiting in replica.unfinished.pop(job):
-            waiting()
 
     def _work(self, replica: SimulatedReplica, work: Work, node: Op | None = None) -> bool:
         """Have the program of a replica work, also on what it owes, and then go on; whether it can at once."""
@@ -375,8 +401,9 @@ class SimulatedEngine:
         return not work.seconds
 
     def _start(
-        self, replica: SimulatedReplica, work: Work, then: Callable[[], None], node: Segment | Op | None
-    ) -> None:
+        self, replica: SimulatedReplica, work: Work, then: Event, node: Segment | Op | None,
+        share: Share | None = None, thread: int = 0,
+    ) -> None:  # fmt: skip
         """Do work: on as many cores as it keeps busy, or asleep for a part of it, or on a device for a part of it."""
         begun = self.time.now
         if not replica.working:
@@ -387,22 +414,23 @@ class SimulatedEngine:
             self._count_busy(replica)
             replica.working -= 1
             if replica.tracer is not None and node is not None:
-                replica.tracer.span(node, begun)
+                replica.tracer.span(node, begun, thread=thread)
             then()
 
         cores, device = replica.cores, None if node is None or is_host(node) else replica.device
         if device is not None and node is not None and work.seconds:
-            on_device, threads = self._device_seconds(replica, node, work), work.cpu_seconds / work.seconds
+            on_device = self._device_seconds(replica, share or replica.whole, node, work)
+            threads = work.cpu_seconds / work.seconds
             cores.run(work.seconds - on_device, lambda: device.run(on_device, done, replica.place), threads)
         elif (idle := max(work.seconds - work.cpu_seconds, 0.0)) > 0:
             cores.run(work.cpu_seconds, lambda: self.time.after(idle, done))
         else:
             cores.run(work.seconds, done, work.cpu_seconds / work.seconds if work.seconds else 1.0)
 
-    def _device_seconds(self, replica: SimulatedReplica, node: Segment | Op, work: Work) -> float:
+    def _device_seconds(self, replica: SimulatedReplica, share: Share, node: Segment | Op, work: Work) -> float:
         """The part of a call in which the device works: that of its Ops within a program. In the rest a core gives the
         device its work, and takes the results."""
-        envs = replica.learned if work_kind(node) == "learn" else replica.envs
+        envs = _envs(replica, share, node)
         return min(work.seconds, self.costs.device_seconds(node, envs, int(replica.slots["count"])))
 
     def _count_busy(self, replica: SimulatedReplica) -> None:
@@ -413,17 +441,17 @@ class SimulatedEngine:
 
     def _pass_on(self, replica: SimulatedReplica, op: Op) -> None:
         """Fill slots with what others hold; params that trail behind stand in a queue."""
-        slots = replica.slots
+        slots = replica.share.slots
         if "acting_queue" in op.reads:
             waiting: tuple[Token, ...] = (*slots["acting_queue"], slots["published"])
             slots["acting"], slots["acting_queue"] = waiting[0], waiting[1:]
         else:
-            job = max((t.job for s in op.reads if isinstance(t := slots.get(s), Token)), default=0)
-            self._write(replica, op, job)
+            self._write(replica, op, max(_jobs(replica.share, op.reads), default=0))
 
     def _write(self, replica: SimulatedReplica, work: Segment | Op, job: int) -> None:
         """Put tokens into the slots that a segment or an Op writes."""
-        slots, count = replica.slots, int(replica.slots["count"])
+        share, count = replica.share, int(replica.slots["count"])
+        slots = share.slots
         reads, writes, applies_each = self._known_effects(work)
         version = max((slots[s].version for s in reads if isinstance(slots.get(s), Token)), default=0)
         applied = applies_each[0] + applies_each[1] * count
@@ -437,9 +465,9 @@ class SimulatedEngine:
                 slots[slot] = np.asarray(clock_at(count_of(slots[slot]) + 1))
             elif slot != "acting_queue":
                 made_by = 0 if slot in self._empty else job
-                size = self._sizes[replica.place, slot]
+                size = self._sizes[replica.place, slot] * share.groups // max(replica.groups, 1)
                 stands_for = round(replica.stands_for * replica.gradients)
-                slots[slot] = Token(version, replica.groups, size, made_by, stands_for)
+                slots[slot] = Token(version, share.groups, size, made_by, stands_for)
 
     def _prediction(self, updates: int) -> Prediction:
         seconds = self.time.now - self._measured_from
@@ -463,16 +491,11 @@ class SimulatedEngine:
         ).prediction()
 
 
-def _check_names(costs: Costs, training: Training) -> None:
-    """Refuse costs of Ops that there are not; one that hands params on is another where acting trails behind."""
-    known = {op_name(op) for lag in (0, 1) for op in ops_in(replace(training, lag=lag).updates())}
-    for name in costs.ops:
-        if name not in known:
-            raise unknown_name("Op in the costs", name, sorted(known))
+def _jobs(share: Share, slots: Iterable[str]) -> set[int]:
+    """What makes the tokens in slots, by number."""
+    return {token.job for s in slots if isinstance(token := share.slots.get(s), Token)}
 
 
-def _with_tokens(route: Route, plan: Plan) -> Route:
-    """The route, for tokens."""
-    server = plan.fragments[plan.home("apply")]
-    shards: Any = TokenShards(server.replicas) if route.shards is not None else None
-    return replace(route, values=TOKENS, shards=shards)
+def _envs(replica: SimulatedReplica, share: Share, node: Segment | Op) -> int:
+    """Environments that one call is for."""
+    return replica.learned if work_kind(node) == "learn" else share.envs

@@ -22,6 +22,10 @@ class LockStepMembers:
         self._met = deque([0.0], maxlen=lag + 1)
         self._generator = generator
 
+    def beside(self) -> LockStepMembers:
+        """The same members, as another thread of theirs counts their time."""
+        return LockStepMembers(len(self._times), (self._met.maxlen or 1) - 1, self._generator)
+
     def draw(self, calls: np.ndarray, turns: int) -> Work:
         """The work of calls, drawn for each member from `calls` (seconds, and those of cores [2, calls])."""
         picked = self._generator.integers(calls.shape[1], size=(len(self._times), turns))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from tessera.channels.routes import Route
 from tessera.engines.simulated.costs import Costs, op_name, ops_in
+from tessera.engines.simulated.tokens import TOKENS, TokenShards
+from tessera.errors import unknown_name
+from tessera.graph.plan import Plan
 from tessera.program.nodes import WIRING, Deferred, Every, Node, Op, Repeat, Segment, Send
 from tessera.program.training_program import Training
 
@@ -30,6 +34,20 @@ def with_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
                 out.append(replace(node, body=with_costs(node.body), stacks={}))
             case Every():
                 out.append(replace(node, body=with_costs(node.body)))
+            case _:
+                out.append(node)
+    return tuple(out)
+
+
+def without_costs(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes of a loop's body as other engines have them."""
+    out: list[Node] = []
+    for node in nodes:
+        match node:
+            case Deferred(nodes=(Send(),)):
+                pass
+            case Deferred(nodes=(inner,)):
+                out.append(inner)
             case _:
                 out.append(node)
     return tuple(out)
@@ -77,3 +95,18 @@ def with_names_of(training: Training, costs: Costs) -> Costs:
         return {pattern.sub(lambda found: names[found[1]], name): value for name, value in table.items()}
 
     return replace(costs, ops=renamed(costs.ops), timings=renamed(costs.timings), after_wait=renamed(costs.after_wait))
+
+
+def check_names(costs: Costs, training: Training) -> None:
+    """Refuse costs of Ops that there are not; one that hands params on is another where acting trails behind."""
+    known = {op_name(op) for lag in (0, 1) for op in ops_in(replace(training, lag=lag).updates())}
+    for name in costs.ops:
+        if name not in known:
+            raise unknown_name("Op in the costs", name, sorted(known))
+
+
+def with_tokens(route: Route, plan: Plan) -> Route:
+    """The route, for tokens."""
+    server = plan.fragments[plan.home("apply")]
+    shards: Any = TokenShards(server.replicas) if route.shards is not None else None
+    return replace(route, values=TOKENS, shards=shards)

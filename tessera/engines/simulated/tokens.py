@@ -35,9 +35,10 @@ class TokenValues:
         return replace(value, groups=groups, nbytes=value.nbytes * groups // max(value.groups, 1))
 
     def join(self, values: Sequence[Token], axis: int) -> Token:
-        """The groups of all."""
+        """The groups of all, there when the one that was begun last is."""
         del axis
-        return Token(newest(values), sum(v.groups for v in values), sum(v.nbytes for v in values))
+        job = max(v.job for v in values)
+        return Token(newest(values), sum(v.groups for v in values), sum(v.nbytes for v in values), job)
 
     def mean(self, values: Sequence[Token], weights: Sequence[int]) -> Token:
         """One value of the same size."""

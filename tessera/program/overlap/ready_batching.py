@@ -6,15 +6,15 @@ all slices that are ready together, as soon as all are or the first of them has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from tessera.program.interfaces import Port
 from tessera.program.nodes import Deferred, Node, Op, Recv, Repeat, Segment, Send, Slots
 from tessera.program.overlap.partial_segment import PartialSegment
-from tessera.program.overlap.sliced_loop import Context, GroupSlice, Run, SlicedLoop
-from tessera.program.overlap.slot_slices import merge_groups, slice_groups
+from tessera.program.overlap.sliced_loop import Context, GroupSlice, Run, SlicedLoop, for_slice
+from tessera.program.overlap.slot_slices import TREES, SliceValues, merge_groups, slice_groups
 
 
 class ReadyBatching:
@@ -23,13 +23,18 @@ class ReadyBatching:
     def split(self, context: Context, loop: Repeat, slots: Slots) -> SlicedLoop | None:
         """Cut a loop by the peers of the first such channel."""
         port = context.port
-        if port is None or not any(isinstance(node, Send) for node in loop.body):
-            return None
-        for node in loop.body:
-            if isinstance(node, Recv) and (peers := port.peer_slices(node.channel)) is not None:
-                seconds = port.batching_seconds(node.channel)
-                return ReadyBatchedLoop(loop, slots, peers, seconds, port, context)
+        found = None if port is None else peers_of(loop, port)
+        return None if port is None or found is None else ReadyBatchedLoop(loop, slots, *found, port, context)
+
+
+def peers_of(loop: Repeat, port: Port) -> tuple[dict[int, slice], float] | None:
+    """Groups of each peer, and how long those that are ready wait for others; None if a loop waits for all peers."""
+    if not any(isinstance(node, Send) for node in loop.body):
         return None
+    for node in loop.body:
+        if isinstance(node, Recv) and (peers := port.peer_slices(node.channel)) is not None:
+            return peers, port.batching_seconds(node.channel)
+    return None
 
 
 class OnePeer:
@@ -58,9 +63,10 @@ class ReadyBatchedLoop(SlicedLoop):
         batching_seconds: float,
         port: Port,
         context: Context,
+        values: SliceValues = TREES,
     ) -> None:
         batched = {s for node in loop.body if isinstance(node, Segment) for s in (*node.reads, *node.donated)}
-        super().__init__(replace(loop, body=_defer_segments(loop.body)), slots, peers.values(), uncut=batched)
+        super().__init__(replace(loop, body=_defer_segments(loop.body)), slots, peers.values(), batched, values)
         for part, peer in zip(self.slices, peers, strict=True):
             part.port = OnePeer(port, peer)
         self._seconds, self._tracer, self._clock = batching_seconds, context.tracer, context.clock
@@ -71,7 +77,7 @@ class ReadyBatchedLoop(SlicedLoop):
         """Advance slices as far as they can, and act for those that are ready."""
         at: dict[int, Node] = {}
         """The node that each unfinished slice waits at."""
-        _advance(turns, list(range(len(turns))), at)
+        yield from self._go_on(turns, list(range(len(turns))), at)
         none_ready = self._clock()  # when no slice was ready; those that are ready have waited since then at most
         while at:
             ready = [k for k, node in at.items() if isinstance(node, Deferred)]
@@ -80,17 +86,33 @@ class ReadyBatchedLoop(SlicedLoop):
             seconds_left = none_ready + self._seconds - begin
             if ready and (not waiting or seconds_left <= 0):
                 segment, batch = _segment(at[ready[0]]), [k for k in ready if at[k] is at[ready[0]]]
-                self.act(segment, [self.slices[k] for k in batch], run)
+                yield from self.run_batch(segment, [self.slices[k] for k in batch], run)
                 self._trace(segment, begin)
-                _advance(turns, batch, at)
+                yield from self._go_on(turns, batch, at)
             else:
                 exchange = at[waiting[0]]
                 yield replace(exchange, timeout=seconds_left) if ready and isinstance(exchange, Recv) else exchange
                 self._trace(exchange, begin, waiting=True)
             if not ready:
                 none_ready = self._clock()
-            _advance(turns, [k for k, node in at.items() if not isinstance(node, Deferred)], at)
+            yield from self._go_on(turns, [k for k, node in at.items() if not isinstance(node, Deferred)], at)
         self._merge_cut()
+
+    def _go_on(self, turns: list[Iterator[Node]], numbers: list[int], at: dict[int, Node]) -> Iterator[Node]:
+        """Advance some slices to the next segment or exchange that they wait at; drop those that have ended."""
+        for k in numbers:
+            for node in turns[k]:
+                if _waits_at(node):
+                    at[k] = node
+                    break
+                yield for_slice(node, self.slices[k])
+            else:
+                at.pop(k, None)
+
+    def run_batch(self, segment: Segment, ready: list[GroupSlice], run: Run) -> Iterable[Node]:
+        """Run a segment for all slices that are ready; yield what an engine in virtual time has to run for them."""
+        self.act(segment, ready, run)
+        return ()
 
     def act(self, segment: Segment, ready: list[GroupSlice], run: Run) -> None:
         """Run a segment for some slices: for each alone in NumPy, or for all of them at once, compiled."""
@@ -132,14 +154,9 @@ class ReadyBatchedLoop(SlicedLoop):
             self._tracer.span(node, begin, waiting)
 
 
-def _advance(turns: list[Iterator[Node]], numbers: list[int], at: dict[int, Node]) -> None:
-    """Advance some slices to the next node that they wait at; drop those that have ended."""
-    for k in numbers:
-        node = next(turns[k], None)
-        if node is None:
-            at.pop(k, None)
-        else:
-            at[k] = node
+def _waits_at(node: Node) -> bool:
+    """Whether a slice waits at a node: a segment, for others to be ready; or an exchange."""
+    return not isinstance(node, Deferred) or isinstance(node.nodes[0], Segment)
 
 
 def _segment(node: Node) -> Segment:

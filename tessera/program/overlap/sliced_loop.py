@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tessera.envs.base import HostVector
 from tessera.program.interfaces import Clock, Endpoint, Port, Tracer
-from tessera.program.nodes import SLOTS, Node, Repeat, Slots, effects
-from tessera.program.overlap.slot_slices import merge_groups, slice_groups
+from tessera.program.nodes import SLOTS, Deferred, Node, Repeat, Slots, effects
+from tessera.program.overlap.slot_slices import TREES, SliceValues, merge_groups, slice_groups
 
 Run = Callable[[tuple[Node, ...], Slots], None]
 """Runs nodes that exchange nothing."""
@@ -46,17 +46,26 @@ class SlicedLoop:
         whole: the slots of all groups.
         cuts: the groups of each slice.
         uncut: slots that stay whole.
+        values: how the values in slots are sliced and joined.
     """
 
-    def __init__(self, loop: Repeat, whole: Slots, cuts: Iterable[slice], uncut: Collection[str] = ()) -> None:
-        self.loop, self.whole = loop, whole
+    def __init__(
+        self,
+        loop: Repeat,
+        whole: Slots,
+        cuts: Iterable[slice],
+        uncut: Collection[str] = (),
+        values: SliceValues = TREES,
+    ) -> None:
+        self.loop, self.whole, self.values = loop, whole, values
         reads, writes = effects(loop.body)
         names = [s for s in reads | writes if s in whole and s in SLOTS and s not in uncut]
-        self.slices = [GroupSlice(cut, {s: slice_groups(s, whole[s], cut) for s in names}) for cut in cuts]
+        self.slices = [GroupSlice(cut, {s: slice_groups(s, whole[s], cut, values) for s in names}) for cut in cuts]
         self._merged = [s for s in names if s in writes and not isinstance(whole[s], HostVector)]
 
     def advance(self, turns: list[Iterator[Node]], run: Run) -> Iterator[Node]:
-        """Advance the loops of all slices to their end; yield an exchange when no slice can advance.
+        """Advance the loops of all slices to their end; yield an exchange when no slice can advance, and whatever an
+        engine in virtual time has to run for a slice.
 
         Args:
             turns: the loop of each slice, which yields deferred nodes and exchanges that have to wait.
@@ -70,4 +79,10 @@ class SlicedLoop:
             self.whole.pop(slot, None)
         for slot in (*self._merged, *self.loop.stacks.values()):
             if slot in self.slices[0].slots:
-                self.whole[slot] = merge_groups(slot, [part.slots[slot] for part in self.slices])
+                self.whole[slot] = merge_groups(slot, [part.slots[slot] for part in self.slices], self.values)
+
+
+def for_slice(node: Node, part: GroupSlice) -> Node:
+    """A node that a slice yields and that its loop does not run: an engine in virtual time does, for this slice."""
+    assert isinstance(node, Deferred), f"cannot be left to the engine: {node}"
+    return replace(node, part=part)

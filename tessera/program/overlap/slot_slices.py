@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +13,43 @@ from tessera.envs.base import HostVector
 from tessera.program.nodes import SLOTS
 
 
-def slice_groups(slot: str, value: Any, groups: slice) -> Any:
+class SliceValues(Protocol):
+    """What slicing asks of the values in slots."""
+
+    def slice(self, value: Any, axis: int, part: slice) -> Any:
+        """Some entries along an axis."""
+
+    def join(self, values: Sequence[Any], axis: int) -> Any:
+        """The entries of all along an axis."""
+
+
+class SliceTrees:
+    """Slices of trees of arrays."""
+
+    def slice(self, value: Any, axis: int, part: slice) -> Any:
+        """Some entries along an axis."""
+        return jax.tree.map(lambda x: x[(slice(None),) * axis + (part,)], value)
+
+    def join(self, values: Sequence[Any], axis: int) -> Any:
+        """The entries of all along an axis."""
+        return concatenate_trees(list(values), axis)
+
+
+TREES = SliceTrees()
+
+
+def slice_groups(slot: str, value: Any, groups: slice, values: SliceValues = TREES) -> Any:
     """Some groups of a slot; a slot without groups is the same for every slice."""
     known = SLOTS[slot]
     if known.layout != "groups" or isinstance(value, HostVector):
         return value
-    return jax.tree.map(lambda x: x[(slice(None),) * known.axis + (groups,)], value)
+    return values.slice(value, known.axis, groups)
 
 
-def merge_groups(slot: str, slices: list[Any]) -> Any:
+def merge_groups(slot: str, slices: list[Any], values: SliceValues = TREES) -> Any:
     """A slot with all groups, from its slices."""
     known = SLOTS.get(slot)
-    return concatenate_trees(slices, known.axis) if known is not None and known.layout == "groups" else slices[0]
+    return values.join(slices, known.axis) if known is not None and known.layout == "groups" else slices[0]
 
 
 def concatenate_trees(trees: list[Any], axis: int) -> Any:
