@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from tessera import policies
 from tessera.algorithms.contract import Algorithm, View
 from tessera.envs.base import Environment, HostVector, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
+from tessera.evaluation.outcomes import Outcomes
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.program.compile import compile_program
 from tessera.program.initial import initial_slots, population_slots
@@ -33,6 +34,13 @@ class Evaluation:
 
     returns: np.ndarray
     lengths: np.ndarray
+    opponent: str = field(default="", kw_only=True)
+    """Who played the other side, if these are games."""
+
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """Games won, drawn and lost; None if these are no games."""
+        return Outcomes.of(self.returns) if self.opponent else None
 
     @property
     def return_mean(self) -> float:
@@ -134,7 +142,8 @@ class Evaluator:
                 ended[m][e].append((plays.total[m, t, e], plays.length[m, t, e]))
             if all(len(episodes) >= quota for member in ended for episodes in member):
                 break
-        return [_first_rounds(member, quota, episodes) for member in ended]
+        opponent = self.env.opponent
+        return [replace(_first_rounds(member, quota, episodes), opponent=opponent) for member in ended]
 
 
 class EvaluationPrograms(NamedTuple):
