@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from tessera.envs.base import DeviceEnvironment, Timestep
 from tessera.envs.solvers import SOLVERS, find_solver
 from tessera.errors import TesseraError, unknown_name
-from tessera.maths.search import Position, drawn_move, following, rollout, search_root
+from tessera.maths.search import TreePosition, drawn_move, following, rollout, search_root
 from tessera.support.extras import install_hint
 
 SIMULATIONS = 64
@@ -87,7 +87,7 @@ class SearchingOpponent(RandomOpponent):
         import mctx
 
         root_key, search_key = jax.random.split(key)
-        here = Position(timestep.observation, timestep.legal, timestep.state, jnp.zeros((), bool))
+        here = TreePosition(timestep.observation, timestep.legal, timestep.state, jnp.zeros((), bool))
         found = mctx.muzero_policy(
             (), search_key, search_root(*self._judged((), here, root_key), timestep.state),
             following(self._game, self._judged), self._simulations, ~timestep.legal[None],
@@ -96,7 +96,7 @@ class SearchingOpponent(RandomOpponent):
         )  # fmt: skip
         return found.action[0].astype(jnp.int32), memory
 
-    def _judged(self, params: Any, at: Position, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _judged(self, params: Any, at: TreePosition, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         del params
         value = rollout(self._game, at.state, at.over, key).astype(jnp.float32)
         return jnp.where(at.legal, 0.0, jnp.finfo(jnp.float32).min), value

@@ -5,7 +5,7 @@ A network that plays itself wins as much as it loses, so its mean return says no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -46,7 +46,7 @@ class PlayerAlgorithm(Algorithm):
     reads_state: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
 
-    player: Opponent | None = field(default=None, compare=False)
+    player: Opponent | None = None
     """Who plays."""
 
     @property

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from tessera.envs.base import DeviceEnvironment
 
 
-class Position(NamedTuple):
+class TreePosition(NamedTuple):
     """A position that a search has come to."""
 
     observation: Any
@@ -26,7 +26,7 @@ class Position(NamedTuple):
     """Whether no move follows."""
 
 
-Judge = Callable[[Any, Position, jax.Array], tuple[jax.Array, jax.Array]]
+Judge = Callable[[Any, TreePosition, jax.Array], tuple[jax.Array, jax.Array]]
 """(params, position, key) -> logits of moves [n], and the value for who moves."""
 
 
@@ -48,7 +48,7 @@ def following(game: DeviceEnvironment, judge: Judge) -> Callable[..., tuple[Any,
         before = jax.tree.map(lambda x: x[0], states)
         after, observation, reward, terminated, truncated = game.step(before, action[0], key)
         player, over = game.player(before), terminated | truncated
-        logits, value = judge(params, Position(observation, game.legal(after), after, over), key)
+        logits, value = judge(params, TreePosition(observation, game.legal(after), after, over), key)
         turn = jnp.where(game.player(after) == player, 1.0, -1.0)
         result = mctx.RecurrentFnOutput(
             reward=reward[player].astype(value.dtype)[None],

@@ -86,7 +86,4 @@ def test_a_solver_knows_what_moves_are_worth_also_side_by_side():
 )
 def test_what_cannot_play_is_refused(game, name, said):
     with pytest.raises(TesseraError, match=said):
-        make(
-            f"pgx:{game}?opponent={name}" if name.strip(":") == name else f"pgx:{game}",
-            **({} if name.strip(":") == name else {"opponent": name}),
-        )
+        make(f"pgx:{game}?opponent={name}")
