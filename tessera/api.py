@@ -24,8 +24,7 @@ from tessera.envs.base import Environment, is_device
 from tessera.envs.checks import check_env
 from tessera.errors import RunFailed, TesseraError, unknown_name
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.many_runs import RunEvaluation, play_batches, play_here
-from tessera.evaluation.opponents import LearnedOpponent, evaluated_env
+from tessera.evaluation.many_runs import Pairing, RunEvaluation, play_batches, play_here
 from tessera.evaluation.rebuild import rebuild
 from tessera.evaluation.trust import Trust, is_nameless
 from tessera.graph.plan import Plan
@@ -44,7 +43,7 @@ from tessera.runs.callbacks import Callback, check_callbacks
 from tessera.runs.checkpoint import flatten
 from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
-from tessera.runs.matches import find_opponent
+from tessera.runs.matches import against, as_player, find_opponent
 from tessera.runs.plan_history import newest_plan, read_plans
 from tessera.runs.prediction_watch import check_planner, check_replan
 from tessera.runs.run_evaluations import EVALUATION_SEED
@@ -193,7 +192,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         resume: continue from the newest checkpoint in `run_dir`, if there is one.
         target_return: stop once greedy episodes reach this mean return.
         opponent: who greedy episodes of a game for two are played against: "random", "greedy" (it wins where it can
-            in one move) or the folder of a run; None: "random".
+            in one move), "mcts" or "mcts:256" (a search without a network, of so many simulations),
+            "solver:bitbully" (perfect play in connect_four) or the folder of a run; None: "random".
         precision: f32, bf16, or f64 (needs jax_enable_x64).
         preset: where the algorithm's settings come from, as `tessera.preset` returns it; its numbers of steps and
             environments and its lag are the defaults of these.
@@ -283,7 +283,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     config |= {name: value for name, value in noted.items() if value is not None}
     opponent = before.get("opponent") if opponent is None else opponent
     config |= {} if opponent is None else {"opponent": opponent}
-    evaluator = Evaluator(bound, evaluated_env(environment, find_opponent(opponent, environment, False)))
+    evaluator = Evaluator(bound, against(environment, find_opponent(opponent, environment, False)))
     if preset is not None:
         display.note(f"preset {preset}")
     updates = planned_updates(bound, plan, steps)
@@ -419,11 +419,12 @@ def evaluate_run(
     engine: str | None = None,
     address: str | None = None,
     checkpoint: Choice = "newest",
+    opponent: str | None = None,
     trust: Trust = False,
 ) -> RunEvaluation:
     """Play greedy episodes with the params of a run; see `evaluate_runs`."""
     how: dict[str, Any] = {"workers": workers, "engine": engine, "address": address}
-    return evaluate_runs([folder], episodes, seed, checkpoint=checkpoint, trust=trust, **how)[0]
+    return evaluate_runs([folder], episodes, seed, checkpoint=checkpoint, opponent=opponent, trust=trust, **how)[0]
 
 
 def evaluate_runs(
@@ -451,7 +452,7 @@ def evaluate_runs(
         engine: serial (in this thread), local (processes) or ray (tasks of a cluster); None: local for several workers.
         address: Ray cluster for "ray"; None: the one that `tessera cluster up` started, else one for this process.
         checkpoint: "newest", "best" (by greedy evaluations during training) or the number of an update.
-        opponent: who games for two are played against: "random", "greedy" or the folder of a run; None: as in training.
+        opponent: who games for two are played against, as for `train`; None: as in training.
         trust: True to import an algorithm or environment of your own that a folder names, if it is a class that
             derives from Tessera's or Gymnasium's; or names that are imported whatever they are, as `train` would.
     """
@@ -470,19 +471,21 @@ def evaluate_saved(
         raise TesseraError(f"{episodes} episodes: at least one is needed")
     names = [opponent or run.config.get("opponent") for run in runs]
     opponents = [find_opponent(name, run.env, trust) for name, run in zip(names, runs, strict=True)]
-    worlds = [evaluated_env(run.env, each) for run, each in zip(runs, opponents, strict=True)]
-    if any(run.env_given for run in runs) or any(isinstance(each, LearnedOpponent) for each in opponents):
+    worlds = [against(run.env, each) for run, each in zip(runs, opponents, strict=True)]
+    if any(run.env_given for run in runs):
         evaluators = [Evaluator(run.algorithm, env) for run, env in zip(runs, worlds, strict=True)]  # only here
         played = [play_here(e, run.view, episodes, seed) for e, run in zip(evaluators, runs, strict=True)]
     else:
-        given = [({**run.config, "opponent": name}, run.view) for run, name in zip(runs, names, strict=True)]
-        played = play_batches(given, episodes, seed, trust, **engine)
+        others = [each for each in opponents if isinstance(each, SavedRun)]
+        numbers = iter(range(len(runs), len(runs) + len(others)))
+        pairs = [Pairing(k, next(numbers) if isinstance(o, SavedRun) else o) for k, o in enumerate(opponents)]
+        played = play_batches([as_player(each) for each in (*runs, *others)], pairs, episodes, seed, trust, **engine)
     for run, (returns, _) in zip(runs, played, strict=True):
         if not len(returns):
             raise RunFailed(f"no greedy episode of {run.folder} came to an end: does {run.env.name} ever end?")
     return [
-        RunEvaluation(returns, lengths, run.folder, run.config["env"], run.update)
-        for run, (returns, lengths) in zip(runs, played, strict=True)
+        RunEvaluation(returns, lengths, run.folder, run.config["env"], run.update, opponent=world.opponent)
+        for run, world, (returns, lengths) in zip(runs, worlds, played, strict=True)
     ]
 
 

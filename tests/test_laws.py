@@ -20,7 +20,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "maths": ("envs.base",),
     "networks": ("maths", "envs.base"),
     "stores": ("maths",),
-    "envs": (),
+    "envs": ("maths.search",),
     "algorithms": ("maths", "networks", "stores", "envs.base"),
     "presets": ("algorithms",),
     "graph": (),

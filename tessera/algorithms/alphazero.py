@@ -16,6 +16,7 @@ from tessera.algorithms.contract import Algorithm, Feedback, Schedule, Transitio
 from tessera.algorithms.parts.finished_games import GamePosition, Moves, Waiting, hand_on, nothing_waits
 from tessera.envs.base import Discrete, Spec, Timestep
 from tessera.errors import TesseraError, unknown_name
+from tessera.maths.search import following, search_root
 from tessera.networks.game import GameNetwork
 from tessera.networks.mlp import output_dtype
 from tessera.stores.base import Experience, Sample
@@ -189,10 +190,9 @@ class AlphaZero(Algorithm):
         import mctx
 
         logits, value = self.judged(params, timestep.observation, timestep.legal)
-        root = mctx.RootFnOutput(
-            prior_logits=logits[None], value=value[None], embedding=jax.tree.map(lambda x: x[None], timestep.state)
-        )
-        given = (params, key, root, self._follow, self.simulations, ~timestep.legal[None])
+        root = search_root(logits, value, timestep.state)
+        follow = following(self.game, lambda params, at, key: self.judged(params, at.observation, at.legal))
+        given = (params, key, root, follow, self.simulations, ~timestep.legal[None])
         if self.search == "gumbel":
             found = mctx.gumbel_muzero_policy(
                 *given,
@@ -211,24 +211,6 @@ class AlphaZero(Algorithm):
         policy = found.action_weights[0]
         best = found.action[0] if self.search == "gumbel" else jnp.argmax(policy)
         return best.astype(jnp.int32), policy
-
-    def _follow(self, params: Any, key: jax.Array, action: jax.Array, states: Any) -> tuple[Any, Any]:
-        """What follows on a move, in a batch of one: by the rules, and as the network judges the new position."""
-        import mctx
-
-        before = jax.tree.map(lambda x: x[0], states)
-        after, observation, reward, terminated, truncated = self.game.step(before, action[0], key)
-        player = self.game.player(before)
-        logits, value = self.judged(params, observation, self.game.legal(after))
-        over = terminated | truncated
-        turn = jnp.where(self.game.player(after) == player, 1.0, -1.0)
-        result = mctx.RecurrentFnOutput(
-            reward=reward[player].astype(value.dtype)[None],
-            discount=jnp.where(over, 0.0, turn).astype(value.dtype)[None],
-            prior_logits=logits[None],
-            value=jnp.where(over, 0.0, value)[None],
-        )
-        return result, jax.tree.map(lambda x: x[None], after)
 
     def digest(self, view: View, memory: GameMemory, trajectory: Transition) -> tuple[Experience, Any]:
         """Hand on positions of games that are over, each with the outcome for who moved."""

@@ -30,8 +30,9 @@ class EvalOptions(TrustOptions):
     seed: int = 0
     """Seed of the environments."""
     opponent: str | None = None
-    """Who games for two are played against: random, greedy (it wins where it can in one move), or the folder of a run;
-    default: as in training."""
+    """Who games for two are played against: random, greedy (it wins where it can in one move), mcts or mcts:256 (a
+    search without a network, of so many simulations), solver:bitbully (perfect in connect_four), or the folder of a
+    run; default: as in training."""
     workers: int | None = None
     """Batches of episodes played at a time; default: one, or as many as there are cores if an engine is named."""
     engine: Literal["serial", "local", "ray"] | None = None

@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "tessera.cli.compare:compare_command",
     "eval": "tessera.cli.evaluate:evaluate_command",
     "match": "tessera.cli.match:match_command",
+    "play": "tessera.cli.play:play_command",
     "export": "tessera.cli.export:export_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
@@ -45,6 +46,7 @@ USAGE = """usage: tessera COMMAND …
                                 train under several policies; one table
   eval RUN…                     play greedy episodes with runs' params: means with intervals
   match RUN RUN…                let runs of one game play each other: points and Elo with intervals
+  play RUN                      play a game against a run in the terminal
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where

@@ -32,8 +32,9 @@ class TrainOptions:
     target_return: float | None = None
     """Stop once 100 greedy episodes reach this mean return."""
     opponent: str | None = None
-    """Who greedy episodes of a game for two are played against: random, greedy (it wins where it can in one move), or
-    the folder of a run; default: random."""
+    """Who greedy episodes of a game for two are played against: random, greedy (it wins where it can in one move), mcts
+    or mcts:256 (a search without a network, of so many simulations), solver:bitbully (perfect in connect_four), or the
+    folder of a run; default: random."""
     resume: bool = False
     """Continue from the newest checkpoint in --run-dir."""
     eval_episodes: int = 100

@@ -87,6 +87,8 @@ class DeviceEnvironment:
     """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
     keeps: str = ""
     """What its state keeps over episodes and an agent by itself does not have, in words; nothing for most."""
+    opponent: str = ""
+    """Who plays the other side, in a game that is played against somebody; an episode is then won, drawn or lost."""
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""
@@ -186,6 +188,8 @@ class HostEnvironment:
     """Lower and upper bounds of observations, each of `observation_shape`; None if unknown."""
     keeps: str = ""
     """What its vectors keep over episodes and neither an agent by itself nor a resumed run has, in words."""
+    opponent: str = ""
+    """Who plays the other side, in a game that is played against somebody."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Wrapper that needs `one_by_one` -> the environment's own option that does the same."""
 

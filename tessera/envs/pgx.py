@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import DeviceEnvironment, Discrete, Spec, missing_extra
+from tessera.envs.boards import BOARDS
 from tessera.envs.spec import Symmetry
 from tessera.errors import TesseraError, unknown_name
 
@@ -62,7 +63,8 @@ class PgxEnvironment(DeviceEnvironment):
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self._options, game = f"pgx:{name}", options, GAMES[name]
-        self._game = _made(name, options)
+        self._game, self._board = _made(name, options), BOARDS[name]
+        self.move_example = self._board.example
         first, observation = jax.eval_shape(self.reset, jax.random.key(0))  # traced: its own init takes seconds
         actions = self.legal(first).shape[0]
         self.spec = Spec(
@@ -107,6 +109,15 @@ class PgxEnvironment(DeviceEnvironment):
     def player(self, state: Any) -> Any:
         """Whose turn it is."""
         return state.current_player
+
+    def drawn(self, state: Any, player: int | None) -> str:
+        """The board in text, as a player sees it; None sees all."""
+        return self._board.draw(jax.device_get(state), player)
+
+    def move_names(self, state: Any) -> list[str]:
+        """How each move is written; nothing for those that lead off the board."""
+        held = jax.device_get(state)
+        return [self._board.move(held, action) for action in range(self.legal(state).shape[-1])]
 
 
 class Dealt(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from tessera import policies
 from tessera.algorithms.contract import Algorithm, View
 from tessera.envs.base import Environment, HostVector, is_device
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean
+from tessera.evaluation.outcomes import Outcomes
 from tessera.graph.plan import Needs, Plan, make_plan
 from tessera.program.compile import compile_program
 from tessera.program.initial import initial_slots, population_slots
@@ -22,7 +23,7 @@ from tessera.program.nodes import Node
 from tessera.program.training_program import Training
 
 STEPS = 128
-"""Steps between checks whether enough episodes have ended."""
+"""Steps between checks whether enough episodes have ended; fewer where the longest episode has fewer."""
 LONGEST = 200_000
 """Steps after which evaluation gives up on an environment whose episodes never end."""
 
@@ -33,6 +34,13 @@ class Evaluation:
 
     returns: np.ndarray
     lengths: np.ndarray
+    opponent: str = field(default="", kw_only=True)
+    """Who played the other side, if these are games."""
+
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """Games won, drawn and lost; None if these are no games."""
+        return Outcomes.of(self.returns) if self.opponent else None
 
     @property
     def return_mean(self) -> float:
@@ -76,13 +84,14 @@ class Evaluator:
     def __init__(self, algorithm: Algorithm, env: Environment) -> None:
         self.algorithm, self.env = algorithm, env
         self._training = Training(algorithm, env, 1, greedy=True)
+        self._steps = min(STEPS, env.spec.time_limit or STEPS)
 
     def __call__(
         self, view: View, episodes: int = 100, seed: int = 0, progress: Callable[[], None] = lambda: None
     ) -> Evaluation:
         """Play greedy episodes, equally many in each environment, so that short episodes are not favoured.
 
-        `progress` is called after every STEPS steps.
+        `progress` is called after at most STEPS steps.
         """
         slots = initial_slots(self._training, self._plan(episodes), 0, 0, seed, 1, None)
         slots["acting"] = jax.tree.map(jax.numpy.asarray, view._replace(target=()))
@@ -100,11 +109,11 @@ class Evaluator:
 
     @functools.cached_property
     def _alone(self) -> EvaluationPrograms:
-        return _programs(self._training, population=False)
+        return _programs(self._training, self._steps, population=False)
 
     @functools.cached_property
     def _together(self) -> EvaluationPrograms:
-        return _programs(self._training, population=True)
+        return _programs(self._training, self._steps, population=True)
 
     def _plan(self, episodes: int) -> Plan:
         """Environments and actors for so many episodes."""
@@ -125,16 +134,17 @@ class Evaluator:
         quota = -(-episodes // envs)
         _run(programs.reset, slots)
         ended: list[list[list[tuple[float, int]]]] = []
-        for _ in range(LONGEST // STEPS):
+        for _ in range(LONGEST // self._steps):
             _run(programs.play, slots)
             progress()
-            plays = jax.tree.map(lambda x: x.reshape(-1, STEPS, envs), jax.device_get(slots["episode_steps"]))
+            plays = jax.tree.map(lambda x: x.reshape(-1, self._steps, envs), jax.device_get(slots["episode_steps"]))
             ended = ended or [[[] for _ in range(envs)] for _ in plays.done]
             for m, t, e in zip(*np.nonzero(plays.done), strict=True):
                 ended[m][e].append((plays.total[m, t, e], plays.length[m, t, e]))
             if all(len(episodes) >= quota for member in ended for episodes in member):
                 break
-        return [_first_rounds(member, quota, episodes) for member in ended]
+        opponent = self.env.opponent
+        return [replace(_first_rounds(member, quota, episodes), opponent=opponent) for member in ended]
 
 
 class EvaluationPrograms(NamedTuple):
@@ -144,11 +154,11 @@ class EvaluationPrograms(NamedTuple):
     play: tuple[Node, ...]
 
 
-def _programs(training: Training, population: bool) -> EvaluationPrograms:
+def _programs(training: Training, steps: int, population: bool) -> EvaluationPrograms:
     wanted = frozenset({"episode_steps"})
     return EvaluationPrograms(
         compile_program(training.start()[:1], population=population),
-        compile_program(training.play(STEPS), wanted=wanted, population=population),
+        compile_program(training.play(steps), wanted=wanted, population=population),
     )
 
 

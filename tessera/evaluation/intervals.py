@@ -6,6 +6,7 @@ handful of runs, report the interquartile mean with a percentile interval, resam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -29,6 +30,16 @@ def interquartile_mean(x: np.ndarray) -> np.ndarray:
     ordered = np.sort(np.asarray(x, np.float64), -1)
     cut = ordered.shape[-1] // 4
     return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
+
+
+def share_interval(count: int, total: int) -> tuple[float, float]:
+    """95 % interval of a share, of which `count` in `total` were seen (Wilson, 1927): also where all or none were."""
+    if not total:
+        return float("nan"), float("nan")
+    z = 1.959964
+    centre = (count + z**2 / 2) / (total + z**2)
+    half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def bootstrap_interval(

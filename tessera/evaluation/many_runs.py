@@ -6,18 +6,20 @@ import functools
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from tessera.algorithms.contract import View
+from tessera.algorithms.contract import Algorithm, View
 from tessera.channels.packing import from_leaves, leaves_of
 from tessera.engines.factory import map_reduce
+from tessera.envs.base import DeviceEnvironment
+from tessera.envs.players import named_opponent
 from tessera.evaluation.evaluator import Evaluation, Evaluator
-from tessera.evaluation.opponents import evaluated_env
+from tessera.evaluation.opponents import LearnedOpponent, PlayerAlgorithm, evaluated_env
 from tessera.evaluation.rebuild import NEEDED, rebuild
 from tessera.evaluation.trust import Trust
 from tessera.program.initial import initial_state
@@ -38,22 +40,52 @@ class RunEvaluation(Evaluation):
     """Updates that these params had received."""
 
 
+@dataclass(frozen=True)
+class Player:
+    """Who plays: the agent of a run, or somebody who needs no learning."""
+
+    config: dict[str, Any]
+    """The run's; of somebody else, that of a run in the same environment."""
+    view: View | None = None
+    """What the agent acts with."""
+    name: str = ""
+    """The name of somebody else."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Whose greedy episodes are played, and for games against whom."""
+
+    player: int
+    """Number of a player."""
+    opponent: str | int | None = None
+    """Somebody who needs no learning, by name, or the number of a player whose agent it is; None: as is usual."""
+    openings: int = 0
+    """Moves at the beginning of a game that are drawn."""
+
+
 def play_batches(
-    runs: Sequence[tuple[dict[str, Any], View]], episodes: int, seed: int, trust: Trust = False, **engine: Any
+    players: Sequence[Player],
+    pairings: Sequence[Pairing],
+    episodes: int,
+    seed: int,
+    trust: Trust = False,
+    **engine: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Play greedy episodes of each run, given as (configuration, view): (returns, lengths) of each run.
+    """Play greedy episodes of each pairing: its (returns, lengths).
 
     `trust` says which names may be imported; `engine` holds the options `engine`, `workers` and `address` of
     `map_reduce`.
     """
-    sent = [{"config": config, "view": leaves_of({"view": jax.device_get(view)})} for config, view in runs]
+    sent = [{"config": p.config, "name": p.name, "view": leaves_of({"view": jax.device_get(p.view)})} for p in players]
     items = [
         {"run": k, "seed": batch_seed(seed, number), "episodes": min(BATCH, episodes - begin)}
-        for k in range(len(runs))
+        for k in range(len(pairings))
         for number, begin in enumerate(range(0, episodes, BATCH))
     ]
     names = trust if isinstance(trust, bool) else tuple(trust)
-    play = functools.partial(_play, runs=sent, trust=names, key=uuid.uuid4().hex)
+    pairs = [asdict(pairing) for pairing in pairings]
+    play = functools.partial(_play, players=sent, pairings=pairs, trust=names, key=uuid.uuid4().hex)
     platform = jax.local_devices()[0].platform
     return map_reduce(play, lambda batches: _join(items, batches), items, platform=platform, **engine)
 
@@ -79,21 +111,52 @@ def _join(items: list[dict[str, Any]], batches: list[dict[str, Any]]) -> list[tu
     return runs
 
 
-def _play(item: dict[str, Any], runs: list[dict[str, Any]], trust: Trust, key: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Sent:
+    """What all batches of one evaluation share; `key` identifies it."""
+
+    key: str
+    players: list[dict[str, Any]] = field(compare=False)
+    trust: Trust = field(compare=False)
+
+
+def _play(
+    item: dict[str, Any], players: list[dict[str, Any]], pairings: list[dict[str, Any]], trust: Trust, key: str
+) -> dict[str, Any]:
     """Play one batch of episodes, in any process; `key` identifies the evaluation."""
-    run = runs[item["run"]]
-    needed = {name: run["config"].get(name) for name in (*NEEDED, "opponent")}
-    evaluator, like = _evaluator(key, json.dumps([needed, trust]))
-    evaluation = evaluator(from_leaves(run["view"], {"view": like})["view"], item["episodes"], item["seed"])
+    pairing = pairings[item["run"]]
+    player = players[pairing["player"]]
+    needed = {name: player["config"].get(name) for name in NEEDED}
+    text = json.dumps([needed, player["name"], pairing["opponent"], pairing["openings"]])
+    evaluator, like = _evaluator(_Sent(key, players, trust), text)
+    evaluation = evaluator(_view(player, like), item["episodes"], item["seed"])
     return {"returns": evaluation.returns, "lengths": evaluation.lengths}
 
 
 @functools.lru_cache(maxsize=2)
-def _evaluator(key: str, text: str) -> tuple[Evaluator, View]:
-    """The evaluator of all runs of one configuration, and the shapes of a view; compiled once in each process."""
-    del key
+def _evaluator(sent: _Sent, text: str) -> tuple[Evaluator, View]:
+    """The evaluator of all runs of one configuration against one opponent, and a view or its shapes; compiled once in
+    each process."""
     use_compilation_cache()
-    config, trust = json.loads(text)
-    algorithm, env = rebuild(config, trust)
-    like = jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
-    return Evaluator(algorithm, evaluated_env(env, config["opponent"])), like
+    config, name, opponent, openings = json.loads(text)
+    algorithm, env = rebuild(config, sent.trust)
+    if name:
+        assert isinstance(env, DeviceEnvironment)
+        algorithm = PlayerAlgorithm(player=named_opponent(name, env)).bound_to(env)
+    if isinstance(opponent, int):
+        other = sent.players[opponent]
+        its, _ = rebuild(other["config"], sent.trust)
+        opponent = LearnedOpponent(str(opponent), its, _view(other, _shapes(its)))
+    return Evaluator(algorithm, evaluated_env(env, opponent, openings)), _shapes(algorithm)
+
+
+def _shapes(algorithm: Algorithm) -> View:
+    """Shapes of what an algorithm acts with."""
+    return jax.eval_shape(lambda key: acting(published(initial_state(algorithm, key, 1))), jax.random.key(0))
+
+
+def _view(player: dict[str, Any], like: View) -> View:
+    """What a player acts with; one that needs no learning only counts."""
+    if player["name"]:
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+    return from_leaves(player["view"], {"view": like})["view"]

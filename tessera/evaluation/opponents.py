@@ -5,16 +5,18 @@ A network that plays itself wins as much as it loses, so its mean return says no
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 
-from tessera.algorithms.contract import Algorithm, View
+from tessera.algorithms.contract import Algorithm, Schedule, State, View
 from tessera.envs.base import DeviceEnvironment, Environment, Timestep
-from tessera.envs.wrappers.opponent import OPPONENTS, AgainstOpponent, named_opponent
+from tessera.envs.players import OPPONENTS, Opponent, is_player, named_opponent
+from tessera.envs.wrappers.opponent import AgainstOpponent
 from tessera.errors import TesseraError
 
-__all__ = ["OPPONENTS", "LearnedOpponent", "evaluated_env"]
+__all__ = ["OPPONENTS", "LearnedOpponent", "PlayerAlgorithm", "evaluated_env", "is_player"]
 
 USUAL = "random"
 """The opponent if none is named."""
@@ -36,12 +38,45 @@ class LearnedOpponent:
         return self._algorithm.greedy(self._view, memory, kept, key)
 
 
+@dataclass(frozen=True)
+class PlayerAlgorithm(Algorithm):
+    """Somebody who needs no learning, in the place of an agent; it cannot be trained."""
+
+    name: ClassVar[str] = "player"
+    reads_state: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = True
+
+    player: Opponent | None = None
+    """Who plays."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """A move at a time."""
+        return Schedule(1)
+
+    def init(self, key: jax.Array) -> Any:
+        """Nothing is learned."""
+        del key
+        return ()
+
+    def start(self, params: Any) -> State:
+        """Nothing is learned."""
+        return State(params, ())
+
+    def greedy(self, view: View, memory: Any, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
+        """Let the player move."""
+        del view
+        assert self.player is not None
+        whose = self.game.player(timestep.state)
+        return self.player.move(self.player.memory(), timestep._replace(player=whose), key)[0], memory
+
+
 def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None, openings: int = 0) -> Environment:
     """The environment that greedy episodes are played in: for a game of two players, one against the opponent, in which
     the first moves may be drawn."""
     if env.spec.players != 2:
         if opponent is not None:
-            raise TesseraError(f"--opponent {_name(opponent)}: {env.name} is no game of two players who take turns")
+            raise TesseraError(f"opponent {_name(opponent)}: {env.name} is no game of two players who take turns")
         return env
     if not isinstance(env, DeviceEnvironment):
         raise TesseraError(f"{env.name} is not compiled, and an opponent needs a game that is")

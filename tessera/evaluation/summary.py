@@ -9,6 +9,7 @@ import numpy as np
 
 from tessera.evaluation.intervals import bootstrap_interval, interquartile_mean, mean, stratified_interval
 from tessera.evaluation.many_runs import RunEvaluation
+from tessera.evaluation.outcomes import outcome_figures
 
 Scales = Mapping[str, tuple[float, float]]
 """Environment -> the returns that count as scores 0 and 1."""
@@ -48,6 +49,7 @@ def run_figures(evaluation: RunEvaluation) -> dict[str, Any]:
         "return_iqm": evaluation.iqm,
         "return_iqm_interval": evaluation.iqm_interval,
         "length_mean": evaluation.length_mean,
+        **outcome_figures(evaluation.outcomes, evaluation.opponent),
         "returns": evaluation.returns.tolist(),
     }
 
@@ -83,7 +85,7 @@ def _run_line(e: RunEvaluation) -> str:
         f"return {e.return_mean:.2f} ± {e.return_std:.2f} (95 % of means {_bounds(e.interval)}, "
         f"min {e.returns.min():.1f}, max {e.returns.max():.1f}), median {e.return_median:.2f}, "
         f"interquartile mean {e.iqm:.2f} (95 % {_bounds(e.iqm_interval)}), length {e.length_mean:.1f}, "
-        f"{len(e.returns)} greedy episodes"
+        f"{len(e.returns)} greedy episodes" + ("" if e.outcomes is None else f"; {e.outcomes.in_words(e.opponent)}")
     )
 
 

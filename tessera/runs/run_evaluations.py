@@ -42,9 +42,10 @@ class Evaluated:
         """The line that a user sees; `best` says whether none before had a higher mean."""
         played = self.evaluation
         spread = "" if math.isnan(played.return_std) else f" ± {played.return_std:.1f}"
+        counts = "" if played.outcomes is None else "  ({} won, {} drawn, {} lost)".format(*played.outcomes)
         return (
             f"evaluation at update {self.update}  steps {self.env_steps:,}  greedy return "
-            f"{number(played.return_mean)}{spread} over {len(played.returns)} episodes{'  best so far' * best}"
+            f"{number(played.return_mean)}{spread} over {len(played.returns)} episodes{counts}{'  best so far' * best}"
         )
 
     def as_metrics(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.evaluation.evaluator import Evaluation
+from tessera.evaluation.outcomes import Outcomes, outcome_figures
 from tessera.graph.plan import Plan
 from tessera.runs.best_checkpoint import BestCheckpoint
 from tessera.runs.display import number
@@ -49,6 +50,7 @@ def make_summary(
         "eval_return_mean": rounded(evaluation.return_mean),
         "eval_return_std": rounded(evaluation.return_std),
         "eval_episodes": len(evaluation.returns),
+        **outcome_figures(evaluation.outcomes, evaluation.opponent, "eval_"),
         "target_return": target,
         "solved": None if target is None else bool(evaluation.return_mean >= target),
         "best_return_mean": None if best is None else rounded(best.return_mean),
@@ -74,6 +76,9 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
         f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
         + ("" if speed is None else f" ({speed:,.0f} steps/s{predicted or ''})")
     ]
+    if summary["eval_opponent"]:
+        counts = Outcomes(*(summary[f"eval_{name}"] for name in Outcomes._fields))
+        lines.append(counts.in_words(summary["eval_opponent"]))
     if summary["stop_reason"]:
         lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")
     if summary["restarts"]:

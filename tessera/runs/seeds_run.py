@@ -149,6 +149,7 @@ class SeedsRun:
         start = self.config.get("init_from")
         options["init_from"] = None if start is None else f"{start['run']}@{start['checkpoint']}"
         options |= {"steps": self.config["steps"], "target_return": self.target}
+        options["opponent"] = self.config.get("opponent")
         resume = self.folder is not None  # a seed whose process was lost goes on where it was
         folder = None if self.folder is None else str(self.folder)
         return {"config": self.config, "folder": folder, "options": {**options, "resume": resume}}

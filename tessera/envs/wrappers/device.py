@@ -29,6 +29,7 @@ class DeviceWrapper(DeviceEnvironment):
     def __init__(self, env: DeviceEnvironment) -> None:
         self.env, self.name, self.spec = env, env.name, env.spec
         self.observation_bounds, self.keeps = getattr(env, "observation_bounds", None), getattr(env, "keeps", "")
+        self.opponent = getattr(env, "opponent", "")
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Start an episode: (state, observation)."""

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tessera.envs.base import DeviceEnvironment, Environment, Timestep, is_device
+from tessera.envs.players import Opponent, named_opponent
 from tessera.envs.wrappers.device import DeviceWrapper
-from tessera.errors import TesseraError, unknown_name
-
-
-class Opponent(Protocol):
-    """Who plays the other side, as pure functions of one game."""
-
-    name: str
-
-    def memory(self) -> Any:
-        """What it carries from move to move, at the beginning of a game."""
-
-    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
-        """Choose a move where it is its turn: (action, memory)."""
-
-
-class RandomOpponent:
-    """Plays any legal move."""
-
-    name = "random"
-
-    def memory(self) -> Any:
-        """Nothing."""
-        return ()
-
-    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
-        """Draw one."""
-        return _drawn(timestep.legal, key), memory
-
-
-class GreedyOpponent:
-    """Looks one move ahead: it wins if it can; else it takes any move after which it has not lost."""
-
-    name = "greedy"
-
-    def __init__(self, game: DeviceEnvironment) -> None:
-        self._game = game
-
-    def memory(self) -> Any:
-        """Nothing."""
-        return ()
-
-    def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
-        """Try all moves."""
-        step_key, draw_key = jax.random.split(key)
-        reward = jax.vmap(lambda action: self._game.step(timestep.state, action, step_key)[2][timestep.player])(
-            jnp.arange(timestep.legal.shape[0])
-        )
-        best = jnp.where(timestep.legal, reward, -jnp.inf)
-        return _drawn(best == best.max(), draw_key), memory
-
-
-def _drawn(moves: Any, key: Any) -> Any:
-    return jax.random.categorical(key, jnp.where(moves, 0.0, -jnp.inf)).astype(jnp.int32)
+from tessera.errors import TesseraError
+from tessera.maths.search import drawn_move
 
 
 class Match(NamedTuple):
@@ -88,7 +38,8 @@ class AgainstOpponent(DeviceWrapper):
         and again."""
         super().__init__(env)
         self._openings = openings
-        self._opponent, self.wrapper_words = opponent, f"the other side played by {opponent.name}"
+        self._opponent, self.opponent = opponent, opponent.name
+        self.wrapper_words = f"the other side played by {opponent.name}"
         self.spec = dataclasses.replace(env.spec, players=1)
 
     def reset(self, key: Any) -> tuple[Any, Any]:
@@ -134,7 +85,7 @@ class AgainstOpponent(DeviceWrapper):
         """The game after moves that are drawn; none that ends it."""
         for k in range(self._openings):
             move_key, step_key = jax.random.split(jax.random.fold_in(key, k))
-            move = _drawn(self.env.legal(game), move_key)
+            move = drawn_move(self.env.legal(game), move_key)
             after, seen, _, terminated, truncated = self.env.step(game, move, step_key)
             over = terminated | truncated
             game, observation = jax.tree.map(
@@ -173,13 +124,3 @@ def against(env: Environment, value: Any) -> Environment:
         raise TesseraError(f"opponent={value}: {env.name} is not compiled, and an opponent needs a game that is")
     assert isinstance(env, DeviceEnvironment)
     return AgainstOpponent(env, named_opponent(str(value), env))
-
-
-OPPONENTS = ("random", "greedy")
-
-
-def named_opponent(name: str, env: DeviceEnvironment) -> Opponent:
-    """An opponent that needs no learning."""
-    if name not in OPPONENTS:
-        raise unknown_name("opponent", name, OPPONENTS)
-    return RandomOpponent() if name == "random" else GreedyOpponent(env)
