@@ -80,6 +80,8 @@ class Pile(AECEnv):
             self.agent_selection = self.agents[(self.agents.index(agent) + 1) % len(self.agents)]
         self.infos = {other: {"left": float(self._left)} for other in self.agents}
         self._note_masks()
+        if self._leaves:
+            self._deads_step_first()
 
     def close(self) -> None:
         pass

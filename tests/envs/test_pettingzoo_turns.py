@@ -13,7 +13,6 @@ import pytest
 
 from tessera import TesseraError, check_env, envs
 from tessera.envs import Discrete, HostEnvironment, Spec, Timestep
-from tessera.envs.info import InfoSums
 
 pytest.importorskip("pettingzoo")
 from scripted_games import Pile
@@ -223,11 +222,11 @@ def test_moves_are_tried_in_copies_that_change_nothing(name):
 
 
 class Uncopied(Pile):
-    """Its copies are new games, as PettingZoo's own way to copy makes them."""
+    """Holds what Python cannot copy."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lock = (x for x in "this cannot be copied")
+        self.held = (letter for letter in "a generator")
 
 
 def test_a_game_that_cannot_be_copied_says_so():
@@ -240,19 +239,16 @@ def test_what_does_not_fit_is_refused_with_a_reason():
         (functools.partial(Pile, masks="none", widths=(2, 3)), "one network plays both sides"),
         ("pettingzoo:classic.hanabi_v5", "its players win and lose together"),
         ("pettingzoo:classic.connect_four_v9", "did you mean 'classic.connect_four_v3'"),
-        ("pettingzoo:utils.env", "neither parallel_env nor env|unknown PettingZoo"),
     ):
         with pytest.raises(TesseraError, match=words):
             envs.make(env)
     assert "one player's gain must be the other's loss" in str(check_env(functools.partial(Pile, loser=0.0)))
     vector = pile(loser=0.0).open(np.array([[0]]), 0)
     vector.reset()
-    with pytest.raises(TesseraError, match="a move earned 0 for p0 and 1 for p1"):
-        for sticks in (2, 2, 0):
-            vector.step(np.array([[sticks]], np.int32))
-        vector.reset()
-        for sticks in (2, 1, 0, 0):
-            vector.step(np.array([[sticks]], np.int32))
+    for sticks in (2, 2):
+        vector.step(np.array([[sticks]], np.int32))
+    with pytest.raises(TesseraError, match="a move earned 1 for p0 and 0 for p1"):
+        vector.step(np.array([[0]], np.int32))
 
 
 @pytest.mark.parametrize("name", ["tictactoe_v3", "connect_four_v3", "leduc_holdem_v4"])
@@ -282,7 +278,7 @@ class Nobody(Pile):
         self.agent_selection = "p7"
 
 
-class Endless(Pile):
+class Worthless(Pile):
     """Rewards that are no numbers."""
 
     def step(self, action: Any) -> None:
@@ -293,7 +289,7 @@ class Endless(Pile):
 @pytest.mark.parametrize(
     ("game", "words"),
     [(Unsteady, "with the same seed lead to different starts"), (Nobody, "none of possible_agents"),
-     (Endless, "the reward nan")],
+     (Worthless, "the reward nan")],
 )  # fmt: skip
 def test_a_check_says_what_is_wrong(game, words):
     assert words in str(check_env(game, steps=30))
@@ -303,7 +299,5 @@ def test_numbers_of_a_game_are_told():
     vector = pile().open(np.array([[0]]), 0)
     vector.reset()
     vector.step(np.array([[2]], np.int32))
-    sums = InfoSums()
-    for _ in range(2):
-        sums.add({"left": 4.0})
-    assert vector.take_info().keys() == sums.take().keys()
+    total, count = vector.take_info()["left"]
+    assert total / count == 4
