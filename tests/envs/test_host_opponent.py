@@ -96,30 +96,30 @@ def can_win(mine: np.ndarray, other: np.ndarray) -> bool:
 
 
 class Patient:
-    """Counts its own moves, and takes one stick, or all three if it must not wait."""
+    """Takes some sticks with its first move of a game, and one with each later."""
 
     name = "patient"
 
-    def __init__(self, sticks: int = 1) -> None:
+    def __init__(self, sticks: int) -> None:
         self.sticks = sticks
 
     def memory(self) -> Any:
         return jnp.int32(0)
 
     def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
-        return jnp.where(memory < 2, self.sticks - 1, 0).astype(jnp.int32), memory + 1
+        return jnp.where(memory == 0, self.sticks - 1, 0).astype(jnp.int32), memory + 1
 
 
 def test_an_opponent_remembers_its_moves_until_the_game_is_over():
-    vector = HostMatch(envs.make(Pile), Patient(3)).open(np.array([[0]]), 0)
-    now, taken = vector.reset(), []
-    for _ in range(8):
-        before, now = now, vector.step(np.array([[0]], np.int32))
-        left = now.final[0, 0, 0]
-        taken.append((before.observation[0, 0, 0] - 1 - left, bool(now.terminated[0, 0])))
-    # 7 sticks: own 1, three, own 1, and the last two by three of which two are left; or three, own 1, three
-    assert {sticks for sticks, _ in taken} <= {0.0, 2.0, 3.0}
-    assert any(over for _, over in taken)
+    vector = HostMatch(envs.make(Pile), Patient(2)).open(np.array([[0]]), 0)
+    seen = [vector.reset(), *(vector.step(np.array([[0]], np.int32)) for _ in range(12))]
+    left, reward = (column(seen, field).reshape(13, -1)[:, 0].tolist() for field in ("observation", "reward"))
+    own, other = [7.0, 4.0, 2.0], [5.0, 3.0, 1.0]  # who begins; the other one takes two, one and one
+    begins = own + other if left[0] == 7 else other + own
+    assert left == [*begins, *begins, begins[0]]
+    lost = [0.0, 0.0, -1.0 if left[0] == 7 else 1.0]
+    won_then = [0.0, 0.0, -lost[2]]
+    assert reward == [0.0, *lost, *won_then, *lost, *won_then]
 
 
 class Instant(Pile):

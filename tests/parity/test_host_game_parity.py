@@ -32,7 +32,7 @@ POLICIES = (
     "single_learner_fine:actors=2",
     "split_inference:workers=2",
 )
-QUICK = {("ppo", 0), ("ppo", 1), ("dqn", 0), ("dqn", 1), ("a2c", 2), ("impala", 3)}
+QUICK = {("ppo", 0), ("ppo", 1), ("dqn", 0), ("dqn", 1)}
 
 
 @functools.cache
