@@ -47,7 +47,7 @@ def known_game(path: str) -> Known:
     return GAMES.get(game, Known())
 
 
-class Position(NamedTuple):
+class SeenPosition(NamedTuple):
     """What the player sees whose turn it is."""
 
     observation: Any
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 
 class TurnsEnvironment(HostEnvironment):
-    """A game of two players who take turns, stepped in this process. An observation is what the player sees who moves."""
+    """A game of two players who take turns, stepped in this process. An observation is what the one sees who moves."""
 
     def __init__(self, name: str, factory: Callable[[], Any], known: Known | None = None) -> None:
         self.name, self._factory = name, factory
@@ -94,7 +94,7 @@ class TurnsVector(SteppedInALoop):
         super().__init__()
         self._envs, self._table, self._shape = envs, table, tuple(shape)
         self._seeds: list[Any] = list(seeds)
-        self._at: list[Position] = []
+        self._at: list[SeenPosition] = []
         """Where each game is."""
 
     def reset(self) -> Timestep:
@@ -120,7 +120,7 @@ class TurnsVector(SteppedInALoop):
                 earned[i, move] = self._table.rewards(other)[self._at[i].player]
         return earned.reshape(*self._shape, -1)
 
-    def _begun(self, env: Any, seed: int | None = None) -> Position:
+    def _begun(self, env: Any, seed: int | None = None) -> SeenPosition:
         env.reset() if seed is None else env.reset(seed=seed)
         return self._table.position(env)
 
@@ -162,13 +162,13 @@ class TurnsVector(SteppedInALoop):
             final_player=final.player,
         )
 
-    def _seen(self, positions: Sequence[Position], rows: Sequence[int]) -> Any:
+    def _seen(self, positions: Sequence[SeenPosition], rows: Sequence[int]) -> Any:
         """The positions of the games `rows`, as arrays for all."""
         observed = self._table.encoded([position.observation for position in positions])
         legal = np.stack([position.legal for position in positions])
         players = np.array([position.player for position in positions], np.int32)
         placed = (spread(x, rows, len(self._envs)) for x in (observed, legal, players))
-        return Position(*(grouped(x, self._shape) for x in placed))
+        return SeenPosition(*(grouped(x, self._shape) for x in placed))
 
 
 class Table:
@@ -204,7 +204,7 @@ class Table:
             hidden=known.hidden,
         )
 
-    def position(self, env: Any, over: bool = False) -> Position:
+    def position(self, env: Any, over: bool = False) -> SeenPosition:
         """What the player sees whose turn it is; where a game is over, any move is as good as another."""
         player = env.agent_selection
         observed = env.observe(player)
@@ -213,10 +213,10 @@ class Table:
         if not legal.any():
             raise ValueError(f"{player} may make no move, and the game goes on: end it, or let the other one move")
         # A copy, because a game may reuse its arrays.
-        return Position(copy.deepcopy(without_mask(observed) if self._mask_observed else observed), legal,
+        return SeenPosition(copy.deepcopy(without_mask(observed) if self._mask_observed else observed), legal,
                         self.players.index(player))  # fmt: skip
 
-    def moved(self, env: Any, move: int, note: Callable[[Any], None]) -> tuple[list[float], bool, bool, Position]:
+    def moved(self, env: Any, move: int, note: Callable[[Any], None]) -> tuple[list[float], bool, bool, SeenPosition]:
         """Make a move: (rewards, terminated, truncated, position after it)."""
         env.step(self.decoded(move))
         rewards = self.rewards(env)
@@ -280,6 +280,6 @@ def can_be_copied(env: Any, table: Table) -> bool:
         return False
 
 
-def _alike(one: Position, other: Position) -> bool:
+def _alike(one: SeenPosition, other: SeenPosition) -> bool:
     same = np.array_equal(one.observation, other.observation) and np.array_equal(one.legal, other.legal)
     return same and one.player == other.player

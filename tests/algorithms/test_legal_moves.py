@@ -151,7 +151,7 @@ def test_a_random_opponent_plays_legal_moves(name):
     assert all_legal(name, jax.vmap(lambda t, k: RandomOpponent().move((), t, k)[0])(timestep, keys))
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", [pytest.param("ppo", marks=pytest.mark.slow), "dqn"])
 def test_training_in_a_compiled_game_makes_no_illegal_move(learner):
     bound, env, plan = prepare_plan(
         LEARNERS[learner], watched("pgx:tic_tac_toe"), policies.parse("fused:devices=1"), envs=32, groups=2
@@ -168,7 +168,7 @@ def test_training_in_a_compiled_game_makes_no_illegal_move(learner):
 @pytest.mark.parametrize(
     "policy", ["fused:devices=1", pytest.param("single_learner_fine:actors=2", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_training_in_a_game_on_the_host_makes_no_illegal_move(learner, policy, monkeypatch):
     pytest.importorskip("pettingzoo")
     from tessera.envs.pettingzoo_turns import TurnsVector
@@ -190,7 +190,7 @@ def test_training_in_a_game_on_the_host_makes_no_illegal_move(learner, policy, m
     assert all(each.all() for each in moves)
 
 
-@pytest.mark.parametrize("search", ["gumbel", "puct"])
+@pytest.mark.parametrize("search", [pytest.param("gumbel", marks=pytest.mark.slow), "puct"])
 @pytest.mark.parametrize("name", GAMES)
 def test_a_search_plays_and_visits_legal_moves_alone(name, search):
     mctx = pytest.importorskip("mctx")

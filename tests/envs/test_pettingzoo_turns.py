@@ -26,7 +26,10 @@ CLASSICS = {
     "texas_holdem_v4": Spec((72,), "float32", Discrete(4), restricted=True, players=2, hidden=True),
     "texas_holdem_no_limit_v6": Spec((54,), "float32", Discrete(5), restricted=True, players=2, hidden=True),
 }
-NEEDS = {"chess_v6": "chess", **dict.fromkeys(("leduc_holdem_v4", "texas_holdem_v4", "texas_holdem_no_limit_v6"), "rlcard")}
+NEEDS = {
+    "chess_v6": "chess",
+    **dict.fromkeys(("leduc_holdem_v4", "texas_holdem_v4", "texas_holdem_no_limit_v6"), "rlcard"),
+}
 SAME = {"pgx:connect_four": "pettingzoo:classic.connect_four_v3", "pgx:tic_tac_toe": "pettingzoo:classic.tictactoe_v3"}
 
 

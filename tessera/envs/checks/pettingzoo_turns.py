@@ -10,7 +10,7 @@ import numpy as np
 
 from tessera.envs.checks.findings import EnvironmentCheck, raised
 from tessera.envs.checks.gymnasium import Raised, calling, check_flag, check_observation, check_reward
-from tessera.envs.pettingzoo_turns import Known, Position, Table
+from tessera.envs.pettingzoo_turns import Known, SeenPosition, Table
 from tessera.errors import TesseraError
 
 QUICK_MOVES = 100
@@ -52,13 +52,13 @@ def play_turns(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.
     return ended
 
 
-def _reset(env: Any, table: Table, name: str, seed: int | None = None) -> Position:
+def _reset(env: Any, table: Table, name: str, seed: int | None = None) -> SeenPosition:
     with calling("reset"):
         env.reset() if seed is None else env.reset(seed=seed)
     return _position(env, table, f"reset() of {name}")
 
 
-def _move(env: Any, table: Table, name: str, at: Position, random: np.random.Generator) -> tuple[bool, Position]:
+def _move(env: Any, table: Table, name: str, at: SeenPosition, random: np.random.Generator) -> tuple[bool, SeenPosition]:
     """Make any legal move: (whether the game is over, where it is)."""
     with calling("step"):
         env.step(table.decoded(int(random.choice(np.flatnonzero(at.legal)))))
@@ -73,7 +73,7 @@ def _move(env: Any, table: Table, name: str, at: Position, random: np.random.Gen
     return over, at if over else _position(env, table, where)
 
 
-def _position(env: Any, table: Table, where: str) -> Position:
+def _position(env: Any, table: Table, where: str) -> SeenPosition:
     player = env.agent_selection
     if player not in table.players:
         raise TesseraError(

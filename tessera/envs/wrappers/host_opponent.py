@@ -61,7 +61,7 @@ def host_match(env: HostEnvironment, opponent: str | Opponent, openings: int = 0
 class HostMatch(HostWrapper):
     """A game against an opponent, whose moves are part of a step. They take turns in having the first move.
 
-    The first moves of a game, as many as `openings`, are drawn: two that never vary would play one game again and again.
+    The first moves of a game, as many as `openings`, are drawn: two that never vary would play one game over and over.
     """
 
     def __init__(self, env: HostEnvironment, opponent: Opponent, openings: int = 0) -> None:
