@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "ale": (("ale_py",), "ale: environments"),
     "jaxmarl": (("jaxmarl",), "jaxmarl: environments"),
     "pettingzoo": (("pettingzoo", "mpe2"), "pettingzoo: environments"),
+    "classic": (("pettingzoo", "pygame", "chess", "rlcard"), "PettingZoo's classic games"),
     "games": (("pgx", "mctx"), "pgx: games, and AlphaZero's search"),
     "onnx": (("jax2onnx", "onnxruntime"), "tessera export to .onnx"),
     "ray": (("ray",), "--engine ray and tessera cluster"),

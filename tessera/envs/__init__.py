@@ -151,10 +151,10 @@ def _adopt(target: Any, name: str, options: dict[str, Any]) -> Environment:
             raise TesseraError(f"{name} is no Gymnasium environment, so it takes no option autoreset: leave it out")
         return _complete(environment, name)
     if hasattr(environment, "possible_agents"):
-        from tessera.envs.pettingzoo import PettingZooEnvironment
+        from tessera.envs.pettingzoo import adapted
 
         environment.close()
-        return PettingZooEnvironment(name, functools.partial(target, **options))
+        return adapted(name, functools.partial(target, **options), environment)
     # Only here, so that device environments never pay for the import of Gymnasium.
     from tessera.envs.gymnasium import wrap
 

@@ -165,6 +165,13 @@ class HostVector:
         """Start new episodes in the environments `which`, as `reset` does; the entries of the others mean nothing."""
         raise NotImplementedError
 
+    def tried(self, which: np.ndarray) -> np.ndarray:
+        """What each legal move in the games `which` would earn at once for who plays it, float32 [..., actions].
+
+        Only games with `tries_moves` have this. Nothing is played.
+        """
+        raise NotImplementedError
+
     def take_info(self) -> InfoTotals:
         """Name -> [sum, count] of the numbers in `info` since this was last called, for the metrics `info/NAME`."""
         return {}
@@ -190,6 +197,8 @@ class HostEnvironment:
     """What its vectors keep over episodes and neither an agent by itself nor a resumed run has, in words."""
     opponent: str = ""
     """Who plays the other side, in a game that is played against somebody."""
+    tries_moves: bool = False
+    """Whether its vectors say what each move of a game would earn (`HostVector.tried`)."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Wrapper that needs `one_by_one` -> the environment's own option that does the same."""
 

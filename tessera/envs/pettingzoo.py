@@ -1,5 +1,7 @@
 """`pettingzoo:` environments: several agents that act at the same time, by PettingZoo's parallel interface.
 
+Games in which two players take turns are in `pettingzoo_turns`.
+
 `pettingzoo:mpe2.simple_spread_v3` and `jaxmarl:MPE_simple_spread_v3` are the same task, step by step: three agents and
 three landmarks placed alike, five actions numbered alike, the 18 numbers of an observation in the same order (own
 velocity and position, landmarks, other agents, four zeros for unused communication), the same forces and collisions,
@@ -36,12 +38,13 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # many environments
 Seen = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Observations and infos by agent."""
 
-PACKAGES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
+PACKAGES = ("mpe2", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.butterfly", "pettingzoo.atari")
 """Packages whose modules an error for an unknown name suggests."""
 
 
-def make(name: str, **options: Any) -> PettingZooEnvironment:
-    """Make a parallel environment; `name` is a module with `parallel_env`, with or without the prefix `pettingzoo.`."""
+def make(name: str, **options: Any) -> HostEnvironment:
+    """Make an environment; `name` is a module with `parallel_env`, or `env` for a game of turns, with or without the
+    prefix `pettingzoo.`."""
     try:
         import pettingzoo  # noqa: F401
     except ImportError as error:
@@ -55,14 +58,28 @@ def make(name: str, **options: Any) -> PettingZooEnvironment:
         module = importlib.import_module(path)
     except ImportError as error:
         raise TesseraError(f"{path} of 'pettingzoo:{name}' cannot be imported ({error}): install it") from error
-    if not hasattr(module, "parallel_env"):
-        raise TesseraError(f"{path} has no parallel_env, and here agents act at once: choose another")
-    return PettingZooEnvironment(f"pettingzoo:{name}", functools.partial(_parallel, path, **options))
+    if hasattr(module, "parallel_env"):
+        return PettingZooEnvironment(f"pettingzoo:{name}", functools.partial(_made, path, "parallel_env", **options))
+    if not hasattr(module, "env"):
+        raise TesseraError(f"{path} has neither parallel_env nor env, so it makes no environment: choose another")
+    from tessera.envs.pettingzoo_turns import TurnsEnvironment, known_game
+
+    factory = functools.partial(_made, path, "env", **options)
+    return TurnsEnvironment(f"pettingzoo:{name}", factory, known_game(path))
 
 
-def _parallel(path: str, **options: Any) -> Any:
+def adapted(name: str, factory: Callable[[], Any], made: Any) -> HostEnvironment:
+    """The adapter for what a factory has made: agents that act at once, or players who take turns."""
+    if not hasattr(made, "agent_selection") and not hasattr(made, "agent_iter"):
+        return PettingZooEnvironment(name, factory)
+    from tessera.envs.pettingzoo_turns import TurnsEnvironment
+
+    return TurnsEnvironment(name, factory)
+
+
+def _made(path: str, function: str, **options: Any) -> Any:
     """Make an environment by module: many `parallel_env` are nested functions, which cannot be sent to processes."""
-    return importlib.import_module(path).parallel_env(**options)
+    return getattr(importlib.import_module(path), function)(**options)
 
 
 def _exists(path: str) -> bool:
@@ -189,11 +206,11 @@ class Team:
         if not getattr(env, "possible_agents", None):
             raise TesseraError(f"{name} has no possible_agents, so their number is unknown: choose another")
         self.agents = tuple(env.possible_agents)
-        actions = same_for_all(name, {agent: _space_of(name, env, "action_space", agent) for agent in self.agents})
-        observations = {agent: _space_of(name, env, "observation_space", agent) for agent in self.agents}
-        self._mask_observed = all(_holds_mask(space) for space in observations.values())
+        actions = same_for_all(name, {agent: space_of(name, env, "action_space", agent) for agent in self.agents})
+        observations = {agent: space_of(name, env, "observation_space", agent) for agent in self.agents}
+        self._mask_observed = all(holds_mask(space) for space in observations.values())
         if self._mask_observed:
-            observations = {agent: _without_mask(space) for agent, space in observations.items()}
+            observations = {agent: without_mask(space) for agent, space in observations.items()}
         spaces = [space for i, space in enumerate(observations.values()) if space not in [*observations.values()][:i]]
         self._index = {agent: index for index, agent in enumerate(self.agents)}
         # Agents with the same space are translated together, which is faster than one by one.
@@ -219,7 +236,7 @@ class Team:
         encoded = np.zeros((len(observations), *self.spec.observation_shape), self.spec.observation_dtype)
         for kind, members in self._kinds:
             present = [
-                (row, self._index[agent], _without_mask(observed[agent]) if self._mask_observed else observed[agent])
+                (row, self._index[agent], without_mask(observed[agent]) if self._mask_observed else observed[agent])
                 for row, observed in enumerate(observations)
                 for agent in members
                 if agent in observed
@@ -264,12 +281,12 @@ class Team:
         return [agent in agents for agent in self.agents]
 
 
-def _holds_mask(space: Any) -> bool:
+def holds_mask(space: Any) -> bool:
     """Whether observations are a dict with the mask in it, as in PettingZoo's classic games."""
     return isinstance(space, gymnasium.spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
-def _without_mask(observed: Any) -> Any:
+def without_mask(observed: Any) -> Any:
     """The observation, or its space, without the mask; what is left alone is no dict."""
     items = observed.spaces if isinstance(observed, gymnasium.spaces.Dict) else observed
     rest = {key: value for key, value in items.items() if key != MASK}
@@ -289,7 +306,7 @@ def _informs_of_masks(env: Any, actions: Any) -> bool:
         return False
 
 
-def _space_of(name: str, env: Any, method: str, agent: str) -> Any:
+def space_of(name: str, env: Any, method: str, agent: str) -> Any:
     """A space of one agent; refuse one that is missing."""
     try:
         space = getattr(env, method)(agent)

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import jax
 
 from tessera.algorithms.contract import Algorithm, Schedule, State, View
-from tessera.envs.base import DeviceEnvironment, Environment, Timestep
+from tessera.envs.base import Environment, HostEnvironment, Timestep
 from tessera.envs.players import OPPONENTS, Opponent, is_player, named_opponent
+from tessera.envs.wrappers.host_opponent import host_match
 from tessera.envs.wrappers.opponent import AgainstOpponent
 from tessera.errors import TesseraError
 
@@ -78,9 +79,9 @@ def evaluated_env(env: Environment, opponent: str | LearnedOpponent | None, open
         if opponent is not None:
             raise TesseraError(f"opponent {_name(opponent)}: {env.name} is no game of two players who take turns")
         return env
-    if not isinstance(env, DeviceEnvironment):
-        raise TesseraError(f"{env.name} is not compiled, and an opponent needs a game that is")
     chosen = opponent or USUAL
+    if isinstance(env, HostEnvironment):
+        return host_match(env, chosen, openings)
     return AgainstOpponent(env, named_opponent(chosen, env) if isinstance(chosen, str) else chosen, openings)
 
 

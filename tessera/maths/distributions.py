@@ -183,8 +183,12 @@ FORBIDDEN = -1e9
 
 
 def only_legal(logits: jax.Array, legal: jax.Array | None) -> jax.Array:
-    """Logits [..., n] with those of actions that are not allowed replaced by `FORBIDDEN`."""
-    return logits if legal is None else jnp.where(legal, logits, FORBIDDEN)
+    """Logits [..., n] with those of actions that are not allowed replaced by `FORBIDDEN`, or by less where others are
+    as low: a network that has gone astray must not take such an action either."""
+    if legal is None:
+        return logits
+    lowest = jnp.minimum(jax.lax.stop_gradient(logits).min(-1, keepdims=True), 0)
+    return jnp.where(legal, logits, FORBIDDEN + 2 * lowest)
 
 
 def for_actions(actions: Actions, head_output: jax.Array, legal: jax.Array | None = None) -> Distribution:

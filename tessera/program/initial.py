@@ -175,7 +175,8 @@ def timestep_shape(env: Environment, with_state: bool = False) -> Timestep:
     if isinstance(env, HostEnvironment):
         alive = jax.ShapeDtypeStruct(agents, jnp.dtype(bool)) if env.mortal else None
         legal = jax.ShapeDtypeStruct(spec.mask_shape, jnp.dtype(bool)) if spec.restricted else None
-        return timestep._replace(alive=alive, legal=legal, final_legal=legal)
+        player = jax.ShapeDtypeStruct((), jnp.dtype(jnp.int32)) if spec.players > 1 else None
+        return timestep._replace(alive=alive, legal=legal, final_legal=legal, player=player, final_player=player)
 
     def described(key: jax.Array) -> Timestep:
         state, _ = env.reset(key)

@@ -235,7 +235,7 @@ def test_names_that_cannot_be_played_say_why():
         envs.make("pettingzoo:mpe2.simple_spred_v3")
     with pytest.raises(TesseraError, match=r"did you mean 'mpe2.simple_spread_v3'"):
         envs.make("pettingzoo:simple_spread_v3")
-    with pytest.raises(TesseraError, match="has no parallel_env"):
+    with pytest.raises(TesseraError, match="has neither parallel_env nor env"):
         envs.make("pettingzoo:utils.agent_selector")
     with pytest.raises(TesseraError, match="with options wings"):
         envs.make(SPREAD, wings=2)

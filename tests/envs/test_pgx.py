@@ -10,7 +10,8 @@ import pytest
 from tessera import TesseraError
 from tessera.envs import make
 from tessera.envs.pgx import GAMES
-from tessera.envs.wrappers.opponent import AgainstOpponent, RandomOpponent
+from tessera.envs.players import RandomOpponent
+from tessera.envs.wrappers.opponent import AgainstOpponent
 
 BOARDS = ["tic_tac_toe", "connect_four"]
 

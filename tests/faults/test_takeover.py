@@ -196,3 +196,14 @@ def test_a_successor_ends_lost_episodes_and_none_that_were_over(masks, monkeypat
         np.testing.assert_array_equal(patched.valid, lost)  # the reset of an episode that was over is no step
     else:
         assert patched.valid is None
+
+
+def test_a_successor_ends_a_lost_game_where_it_was_the_turn_of_who_was_to_move(monkeypatch):
+    monkeypatch.setattr(takeover, "_durable", lambda link: link)
+    board, no, legal = np.zeros((1, 2)), np.zeros((1, 2), bool), np.ones((1, 2, 3), bool)
+    players = {"player": np.array([[1, 0]]), "final_player": np.array([[1, 0]])}
+    before = Timestep(board, np.zeros((1, 2, 2)), no, no, board, legal=legal, final_legal=legal, **players)
+    fresh = {"player": np.array([[0, 0]]), "final_player": np.array([[0, 0]])}
+    patched = takeover._ending_the_lost_episode(LastMessage(before), before._replace(**fresh))
+    np.testing.assert_array_equal(patched.final_player, before.player)
+    np.testing.assert_array_equal(patched.player, fresh["player"])

@@ -341,5 +341,6 @@ def _ending_the_lost_episode(link: Link, value: Any) -> Any:
         truncated=~over,
         final=before.observation,
         final_legal=before.legal,
+        final_player=before.player,
         valid=None if value.valid is None else ~over,
     )

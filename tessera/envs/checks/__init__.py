@@ -90,6 +90,10 @@ def _single(env: HostEnvironment) -> Iterator[tuple[Any, Any]]:
 
 
 def _checks(one: Any) -> tuple[Any, Any]:
+    if hasattr(one, "agent_iter"):
+        from tessera.envs.checks.pettingzoo_turns import play_turns, refuse_broken_turns
+
+        return refuse_broken_turns, play_turns
     if hasattr(one, "possible_agents"):
         from tessera.envs.checks.pettingzoo import play_parallel, refuse_broken_parallel
 
@@ -108,6 +112,6 @@ def _spaces(env: DeviceEnvironment | HostEnvironment) -> str:
         takes = f"real actions {list(actions.shape)}"
     else:
         takes = f"{len(actions.choices)} choices at once"
-    agents = f", {spec.agents} agents" if spec.agents else ""
+    agents = f", {spec.agents} agents" if spec.agents else ", 2 players who take turns" if spec.players > 1 else ""
     parts = (f"{path} {shown(x.shape, x.dtype)}".strip() for path, x in spec.parts.items())
     return f"observations {', '.join(parts)}, {takes}{agents}"

@@ -62,8 +62,9 @@ def seconds_of_a_step(env: HostEnvironment, seconds: float) -> float:
 
 
 def _check_timestep(env: HostEnvironment, report: EnvironmentCheck, timestep: Timestep, method: str) -> None:
-    agents = (env.spec.agents,) if env.spec.agents else ()
-    values: dict[str, tuple[Any, Any, Any]] = {"reward": (timestep.reward, agents, np.float32)}
+    values: dict[str, tuple[Any, Any, Any]] = {"reward": (timestep.reward, env.spec.reward_shape, np.float32)}
+    if env.spec.players > 1:
+        values |= {field: (getattr(timestep, field), (), np.int32) for field in ("player", "final_player")}
     values |= {field: (getattr(timestep, field), (), bool) for field in ("terminated", "truncated")}
     for field in ("observation", "final"):
         leaves: list[Any] = []

@@ -76,6 +76,10 @@ class TransformedVector(HostVector):
         self._memory = pick(which, memory, self._memory, np)
         return timestep._replace(observation=observation, final=observation)
 
+    def tried(self, which: np.ndarray) -> np.ndarray:
+        """What the games inside say."""
+        return self._vector.tried(which)
+
     def take_info(self) -> InfoTotals:
         """Those of the environments inside."""
         return self._vector.take_info()
@@ -122,7 +126,7 @@ class TransformedVector(HostVector):
     def _begun_again(self, timestep: Timestep, cut: np.ndarray) -> Timestep:
         """The timestep with new episodes where the transform has cut one; all but the step's outcome is theirs."""
         fresh = self._vector.restart(cut)
-        kept = ("reward", "terminated", "truncated", "final", "final_legal", "valid")
+        kept = ("reward", "terminated", "truncated", "final", "final_legal", "final_player", "valid")
         changed = {f: pick(cut, getattr(fresh, f), getattr(timestep, f), np) for f in fresh._fields if f not in kept}
         return timestep._replace(**changed)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tessera.envs.base import DeviceEnvironment, Environment, Timestep, is_device
+from tessera.envs.base import DeviceEnvironment, Environment, HostEnvironment, Timestep
 from tessera.envs.players import Opponent, named_opponent
 from tessera.envs.wrappers.device import DeviceWrapper
 from tessera.errors import TesseraError
@@ -120,7 +120,8 @@ def against(env: Environment, value: Any) -> Environment:
     """Put an opponent by name around a game."""
     if env.spec.players != 2:
         raise TesseraError(f"opponent={value}: {env.name} is no game of two players who take turns")
-    if not is_device(env):
-        raise TesseraError(f"opponent={value}: {env.name} is not compiled, and an opponent needs a game that is")
-    assert isinstance(env, DeviceEnvironment)
+    if isinstance(env, HostEnvironment):
+        from tessera.envs.wrappers.host_opponent import host_match
+
+        return host_match(env, str(value))
     return AgainstOpponent(env, named_opponent(str(value), env))

@@ -62,6 +62,11 @@ CASES = {
         DQN(**SMALL, warmup=4, draws=1, batch=32, capacity=1024, dueling=True, n_step=3, epsilon_end=0.0),
         "gymnasium:CartPole-v1",
     ),
+    "turns and masks": (PPO(**SMALL, minibatches=1, epochs=1), "pettingzoo:classic.leduc_holdem_v4"),
+    "q-values of legal moves": (
+        DQN(**SMALL, warmup=4, draws=1, batch=32, capacity=1024),
+        "pettingzoo:classic.leduc_holdem_v4",
+    ),
 }
 
 
