@@ -44,30 +44,30 @@ def walk(algorithm: Any, view: Any, game: Any, first: bool, seed: int = 0) -> di
     while (count := len(jax.tree.leaves(states)[0])) and count < MOST:
         players, legal = np.asarray(jax.vmap(game.player)(states)), np.asarray(jax.vmap(game.legal)(states))
         own = players == agent
-        moves = [[int(a)] for a in _batched(choose, states)] if own.any() else [[]] * count
+        moves = [[int(a)] for a in batched(choose, states)] if own.any() else [[]] * count
         moves = [moves[k] if own[k] else list(np.nonzero(legal[k])[0]) for k in range(count)]
         for k in np.nonzero(own)[0]:
             assert legal[k, moves[k][0]], "an illegal move"
         which = np.repeat(np.arange(count), [len(m) for m in moves])
         actions = np.asarray([a for m in moves for a in m], np.int32)
-        after, _, reward, over, _ = _batched(step, _taken(states, which), actions)
+        after, _, reward, over, _ = batched(step, taken(states, which), actions)
         for value in reward[over][:, agent]:
             found["won" if value > 0 else "lost" if value < 0 else "drawn"] += 1
-        states = _taken(after, ~over)
+        states = taken(after, ~over)
     return found
 
 
-def _taken(arrays: Any, which: np.ndarray) -> Any:
+def taken(arrays: Any, which: np.ndarray) -> Any:
     return jax.tree.map(lambda x: x[which], arrays)
 
 
-def _batched(function: Any, *arrays: Any) -> Any:
+def batched(function: Any, *arrays: Any) -> Any:
     """Call a function of a batch with batches of one size."""
     count, parts = len(jax.tree.leaves(arrays)[0]), []
     for begin in range(0, count, BATCH):
         which = np.resize(np.arange(begin, min(begin + BATCH, count)), BATCH)
-        made = jax.tree.map(np.asarray, function(*_taken(arrays, which)))
-        parts.append(_taken(made, np.arange(min(BATCH, count - begin))))
+        made = jax.tree.map(np.asarray, function(*taken(arrays, which)))
+        parts.append(taken(made, np.arange(min(BATCH, count - begin))))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 

@@ -270,6 +270,11 @@ class Algorithm:
         action, memory, _ = self.act(view, memory, timestep, key)
         return action, memory
 
+    @property
+    def greedy_draws(self) -> bool:
+        """Whether what `greedy` chooses is drawn at random, so that it must not get the same key again and again."""
+        return False
+
     def digest(self, view: View, memory: Any, trajectory: Transition) -> tuple[Experience, Any]:
         """Turn one unroll of one environment, [T, ...], into experience; every leaf keeps a leading axis."""
         del view

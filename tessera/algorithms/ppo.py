@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tessera.algorithms.contract import Feedback, Schedule, View
+from tessera.algorithms.contract import Feedback, Schedule, State, Step, View
 from tessera.algorithms.parts.actor_critic import ActorCriticAlgorithm, Batch, Summary, mean_over_valid
+from tessera.algorithms.parts.target_network import update_target
 from tessera.envs.base import Box, Spec
 from tessera.maths.distributions import Distribution
+from tessera.maths.exploration import linear
 from tessera.maths.losses import kl_estimate, ppo_clip, value_loss
 from tessera.support.fields import option, resolved
 
@@ -43,6 +45,12 @@ class PPO(ActorCriticAlgorithm):
     """Gradients per pass; default 4, 8 for boards, 32 for continuous actions."""
     clip: float = option(0.2, low=0)
     """How far the probability of an action may move before its gradient stops."""
+    entropy_end: float | None = option(None, low=0)
+    """Weight of the entropy bonus at the end of the run, in a straight line from the beginning; default: it stays."""
+    magnet: float = option(0.0, low=0)
+    """Weight of the divergence from the magnet, a slow copy of the policy (Sokota et al., 2023); 0: there is none."""
+    magnet_period: int = option(1000, low=1)
+    """Gradients between copies of the params to the magnet."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
         """The usual settings for each kind of task: classic control, boards, pixels, continuous control."""
@@ -62,6 +70,16 @@ class PPO(ActorCriticAlgorithm):
         return Schedule(resolved(self.unroll), epochs=resolved(self.epochs), minibatches=resolved(self.minibatches))
 
     @property
+    def target_period(self) -> int | None:
+        """Gradients between copies of the params to the magnet, which is the state's `target`; None: there is none."""
+        return self.magnet_period if self.magnet else None
+
+    def start(self, params: Any) -> State:
+        """Begin with the magnet equal to the params."""
+        state = super().start(params)
+        return state._replace(target=params) if self.magnet else state
+
+    @property
     def optimizer(self) -> optax.GradientTransformation:
         """Adam."""
         return optax.scale_by_adam(eps=1e-5)
@@ -70,14 +88,23 @@ class PPO(ActorCriticAlgorithm):
         """Gradient of `ppo_loss` on a minibatch."""
         del key
         batch = batch._replace(advantage=self.advantages(batch, summary))
-        coefficients = (self.clip, self.value_coefficient, resolved(self.entropy_coefficient))
+        entropy = resolved(self.entropy_coefficient)
+        if self.entropy_end is not None:
+            entropy = linear(view.clock.progress, entropy, self.entropy_end)
+        magnet = self.evaluate(view.target, view.statistics, batch)[0] if self.magnet else None
+        coefficients = (self.clip, self.value_coefficient, entropy, self.magnet)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             distribution, value = self.evaluate(params, view.statistics, batch)
-            return ppo_loss(distribution, value, batch, summary, *coefficients)
+            return ppo_loss(distribution, value, batch, summary, *coefficients, magnet)
 
         gradients, metrics = jax.grad(loss, has_aux=True)(view.params)
         return gradients, Feedback(metrics)
+
+    def apply(self, state: State, gradients: Any, step: Step) -> State:
+        """Step, and copy the params to the magnet where that is due."""
+        state = super().apply(state, gradients, step)
+        return update_target(state, self.magnet_period) if self.magnet else state
 
 
 def ppo_loss(
@@ -87,7 +114,9 @@ def ppo_loss(
     summary: Summary,
     clip: float,
     value_coefficient: float,
-    entropy_coefficient: float,
+    entropy_coefficient: Any,
+    magnet_coefficient: float = 0.0,
+    magnet: Distribution | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The clipped surrogate, plus the value loss, minus the entropy bonus: (loss, metrics).
 
@@ -99,6 +128,8 @@ def ppo_loss(
         clip: how far the probability of an action may move before its gradient stops.
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus.
+        magnet_coefficient: weight of the divergence from the magnet.
+        magnet: its distribution over actions at each row; None: there is none.
     """
 
     def mean(x: jax.Array) -> jax.Array:
@@ -109,6 +140,10 @@ def ppo_loss(
     error = mean(value_loss(value, batch.target))
     entropy = mean(distribution.entropy())
     total = policy + value_coefficient * error - entropy_coefficient * entropy
+    drawn: dict[str, jax.Array] = {}
+    if magnet is not None:
+        drawn["magnet_kl"] = mean(distribution.kl(magnet))  # type: ignore[arg-type]  # both are of one kind
+        total = total + magnet_coefficient * drawn["magnet_kl"]
     moved = jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1) > clip
     return total, {
         "loss": total,
@@ -117,4 +152,5 @@ def ppo_loss(
         "entropy": entropy,
         "kl": mean(kl_estimate(log_prob, batch.log_prob)),
         "clip_fraction": mean(moved.astype(value.dtype)),
+        **drawn,
     }

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tessera.envs.base import Actions, Box, Discrete, MultiDiscrete
-from tessera.maths.losses import categorical_entropy, gaussian_entropy, select
+from tessera.maths.losses import categorical_entropy, categorical_kl, gaussian_entropy, gaussian_kl, select
 
 # Up to this many choices a categorical draw is written out; see `inverse_cdf`.
 _FEW = 32
@@ -65,6 +65,10 @@ class Categorical:
         """Entropy in nats, [...]."""
         return categorical_entropy(self.logits)
 
+    def kl(self, other: Categorical) -> jax.Array:
+        """KL divergence from `other` to this one, in nats, [...]: the mean of log(this / other) over this one."""
+        return categorical_kl(self.logits, other.logits)
+
     def mode(self) -> jax.Array:
         """The likeliest choice, int32 [...]."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
@@ -98,6 +102,10 @@ class MultiCategorical:
     def entropy(self) -> jax.Array:
         """Entropy in nats, [...]."""
         return sum((p.entropy() for p in self.parts()), jnp.zeros(()))
+
+    def kl(self, other: MultiCategorical) -> jax.Array:
+        """KL divergence from `other` to this one, in nats, [...]."""
+        return sum((p.kl(q) for p, q in zip(self.parts(), other.parts(), strict=True)), jnp.zeros(()))
 
     def mode(self) -> jax.Array:
         """The likeliest of each choice, int32 [..., len(choices)]."""
@@ -133,6 +141,10 @@ class DiagonalGaussian:
     def entropy(self) -> jax.Array:
         """Entropy in nats, [...]."""
         return gaussian_entropy(jnp.broadcast_to(self.log_std, self.mean.shape))
+
+    def kl(self, other: DiagonalGaussian) -> jax.Array:
+        """KL divergence from `other` to this one, in nats, [...]."""
+        return gaussian_kl(self.mean, self.log_std, other.mean, other.log_std)
 
     def mode(self) -> jax.Array:
         """The mean, [..., *shape]."""

@@ -53,6 +53,22 @@ def gaussian_entropy(log_std: jax.Array) -> jax.Array:
     return jnp.sum(log_std + 0.5 * (1.0 + math.log(2.0 * math.pi)), axis=-1)
 
 
+def categorical_kl(logits: jax.Array, other: jax.Array) -> jax.Array:
+    """KL divergence from softmax(other) to softmax(logits) in nats: the mean of log(p / q) over p; [..., n] -> [...].
+
+    A choice of probability 0 adds nothing.
+    """
+    log_p, log_q = jax.nn.log_softmax(logits), jax.nn.log_softmax(other)
+    # Infinities are replaced before the product, because the gradient of 0 * -inf would be nan.
+    return jnp.sum(jnp.exp(log_p) * jnp.where(jnp.isfinite(log_p), log_p - log_q, 0), axis=-1)
+
+
+def gaussian_kl(mean: jax.Array, log_std: jax.Array, other_mean: jax.Array, other_log_std: jax.Array) -> jax.Array:
+    """KL divergence from the second Gaussian to the first, with independent dimensions, in nats: [..., d] -> [...]."""
+    squares = jnp.exp(2 * log_std) + jnp.square(mean - other_mean)
+    return jnp.sum(other_log_std - log_std + 0.5 * squares * jnp.exp(-2 * other_log_std) - 0.5, axis=-1)
+
+
 def dueling(value: jax.Array, advantage: jax.Array, axis: int = -1) -> jax.Array:
     """Combine a state's value and its actions' advantages (Wang et al., 2016): [...], [..., n] -> q [..., n].
 

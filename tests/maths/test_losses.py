@@ -60,3 +60,22 @@ def test_the_kl_estimate_is_zero_for_equals_and_unbiased_for_small_changes():
     assert not jnp.any(losses.kl_estimate(p, p))
     got = jnp.sum(jnp.exp(p) * losses.kl_estimate(q, p))
     np.testing.assert_allclose(got, jnp.sum(jnp.exp(p) * (p - q)), **CLOSE)
+
+
+def test_kl_divergences_by_hand_and_by_sampling():
+    p, q = np.asarray([0.2, 0.3, 0.5]), np.asarray([0.6, 0.3, 0.1])
+    expected = float((p * np.log(p / q)).sum())
+    assert float(losses.categorical_kl(jnp.log(p), jnp.log(q))) == pytest.approx(expected, rel=1e-5)
+    assert float(losses.categorical_kl(jnp.log(p) + 3, jnp.log(p))) == pytest.approx(0, abs=1e-6)
+    # N(1, 2) from N(0, 1): log(1 / 2) + (4 + 1) / 2 - 1 / 2
+    found = losses.gaussian_kl(jnp.ones(2), jnp.full(2, np.log(2.0)), jnp.zeros(2), jnp.zeros(2))
+    assert float(found) == pytest.approx(2 * (2 - np.log(2.0)), rel=1e-5)
+
+
+@pytest.mark.parametrize("forbidden", [-1e9, -np.inf])
+def test_a_forbidden_choice_adds_nothing_to_a_divergence_nor_to_its_gradient(forbidden):
+    logits, other = jnp.asarray([0.5, -0.5, forbidden]), jnp.asarray([-1.0, 1.0, forbidden])
+    value, gradient = jax.value_and_grad(losses.categorical_kl)(logits, other)
+    without, gradient_without = jax.value_and_grad(losses.categorical_kl)(logits[:2], other[:2])
+    assert float(value) == pytest.approx(float(without), rel=1e-5)
+    np.testing.assert_allclose(gradient, [*gradient_without, 0.0], rtol=1e-5, atol=1e-7)

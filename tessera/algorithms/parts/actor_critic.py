@@ -96,12 +96,17 @@ class ActorCriticAlgorithm(ActorCriticActing):
         return dataclasses.replace(self, spec=spec, **unset)
 
     def check(self) -> None:
-        """Refuse to normalise observations of several parts."""
+        """Refuse to normalise observations of several parts, and unrolls in which no game is sure to end."""
         super().check()
         if self.normalise_observations and self.world.is_tree:
             raise TesseraError(
                 f"--normalise-observations is for observations of one array, and these have "
                 f"{', '.join(self.world.parts)}: leave it out"
+            )
+        if self.open_end >= self.schedule.unroll:
+            raise TesseraError(
+                f"--unroll {self.schedule.unroll} is shorter than a game of up to {self.open_end + 1} moves, and where "
+                "players do not see all, a move is learned from by its game's end: make it longer"
             )
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:
@@ -133,12 +138,23 @@ class ActorCriticAlgorithm(ActorCriticActing):
         return batch, self.summarise(rows, advantage)
 
     def mark_valid(self, rows: Transition) -> Transition:
-        """Mark the steps of an unroll [T, n] that are learned from: none of the burn-in."""
-        if not self.burn_in:
+        """Mark the steps of an unroll [T, n] that are learned from: none of the burn-in, nor of the `open_end`."""
+        if not self.burn_in and not self.open_end:
             return rows
-        after_burn_in = (jnp.arange(rows.truncated.shape[0]) >= self.burn_in)[:, None]
+        steps = rows.truncated.shape[0]
+        learned = (jnp.arange(steps) >= self.burn_in) & (jnp.arange(steps) < steps - self.open_end)
         valid = jnp.ones_like(rows.truncated) if rows.valid is None else rows.valid
-        return rows._replace(valid=valid & after_burn_in)
+        return rows._replace(valid=valid & learned[:, None])
+
+    @property
+    def open_end(self) -> int:
+        """Steps at the end of an unroll whose games may go on after it, where players do not see all.
+
+        If the other player moves next, the value there knows cards that who moved does not, and not those that who
+        moved knows. So it is no estimate of what that player will win, who has to see the end of the game.
+        """
+        hidden = self.world.hidden and self.world.players > 1 and self.gae_lambda == 1
+        return (self.world.time_limit or 1) - 1 if hidden else 0
 
     def estimates(self, view: View, rows: Transition, start: Any) -> UnrollEstimates:
         """Evaluate the network on an unroll [T, n], from the core's state before it."""

@@ -140,10 +140,14 @@ class ActorCriticActing(Algorithm):
         return action, memory, Extras(distribution.log_prob(action), first=first, alive=alive)
 
     def greedy(self, view: View, memory: ActorCriticMemory, timestep: Timestep, key: jax.Array) -> tuple[Any, Any]:
-        """Take the likeliest action."""
-        del key
+        """Take the likeliest action; sample as in training where a player who can be foreseen loses by that."""
         distribution, memory = self.action_distribution(view, memory, timestep)
-        return distribution.mode(), memory
+        return self.sample_action(distribution, key) if self.greedy_draws else distribution.mode(), memory
+
+    @property
+    def greedy_draws(self) -> bool:
+        """In games of several players who do not see all: who never bluffs, or always does, is easily beaten."""
+        return self.world.hidden and self.world.players > 1
 
     def action_distribution(
         self, view: View, memory: ActorCriticMemory, timestep: Timestep
