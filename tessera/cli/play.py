@@ -58,8 +58,8 @@ def check_playable(saved: Any) -> None:
     env, folder = saved.env, saved.folder
     if env.opponent:
         raise TesseraError(
-            f"{folder} was trained on {env.name}, in which {env.opponent} has the seat that you would take: play "
-            "against a run of the game without ?opponent="
+            f"{folder} was trained on {env.name}, in which {env.opponent} plays the side that would be yours: choose a "
+            "run of the game without ?opponent="
         )
     if env.spec.players != 2:
         raise TesseraError(f"{folder} was trained on {env.name}, which is no game of two players who take turns")

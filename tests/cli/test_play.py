@@ -75,7 +75,7 @@ def test_cards_of_the_other_one_are_shown_at_the_end_only(runs, monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["seated"], "in which random has the seat that you would take"),
+        (["seated"], "in which random plays the side that would be yours"),
         (["pole"], "is no game of two players who take turns"),
         (["nowhere"], "nowhere"),
         (["board", "--checkpoint", "x"], "choose newest, best, or the number of an update"),

@@ -268,9 +268,10 @@ class Replica:
 
     def unsent(self) -> int:
         """Rows of experience that its memory keeps back."""
-        if "memory" not in self.slots:
-            return 0
-        return int(np.sum(jax.device_get(self.training.algorithm.unsent(self.slots["memory"]))))
+        algorithm = self.training.algorithm
+        if type(algorithm).unsent is Algorithm.unsent or "memory" not in self.slots:
+            return 0  # asked after every update, so it must cost nothing where nothing is kept back
+        return int(np.sum(jax.device_get(algorithm.unsent(self.slots["memory"]))))
 
     def take_reports(self) -> list[ReplicaReport]:
         """Reports since this was last called."""
