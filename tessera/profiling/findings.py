@@ -37,6 +37,8 @@ class Findings:
     timings: dict[str, dict[tuple[int, int], Timing]] = field(default_factory=dict)
     exchanges: list[ExchangeTime] = field(default_factory=list)
     ops: dict[str, tuple[int, float]] = field(default_factory=dict)
+    dispatch: float = 0.0
+    """Seconds that it takes to call a compiled program; 0: not known."""
     per_node: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     compile_seconds: float = 0.0
@@ -59,6 +61,7 @@ class Findings:
                 self.timings[name][t.envs, t.threads] = replace(t, calls=both)
         self.exchanges += [replace(e, seconds=e.seconds * found.speed) for e in found.exchanges]
         self.ops |= {name: (envs, seconds * found.speed) for name, (envs, seconds) in found.ops.items()}
+        self.dispatch = max(self.dispatch, found.dispatch * found.speed)
         self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
         if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
             self.per_node.append(found.per_node * found.speed)
@@ -84,24 +87,24 @@ def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Enviro
     exchanges = [replace(e, seconds=e.seconds / usual) for e in findings.exchanges]
     links, each = link_costs(exchanges), exchange_costs(exchanges)
     costs = Costs(ops=ops, links=links, exchanges=each, timings=timings, per_node=per_node)
-    dispatch, factors = dispatch_and_factors(timed_segments(costs, plan, algorithm, env))
+    dispatch = findings.dispatch / usual
+    factors = kind_factors(timed_segments(costs, plan, algorithm, env), dispatch)
     return replace(costs, dispatch=dispatch, factors=factors)
 
 
-def dispatch_and_factors(timed: list[tuple[str, float, float]]) -> tuple[float, dict[str, float]]:
-    """What it costs to begin a segment, and by how much its Ops cost more in it than alone, by its kind.
+def kind_factors(timed: list[tuple[str, float, float]], dispatch: float) -> dict[str, float]:
+    """By how much Ops cost more in a segment than alone, by its kind.
 
     Args:
         timed: of each segment that was timed its kind, the seconds of its Ops, and those that it took.
+        dispatch: what it costs to begin one; where Ops cost less than that, nothing can be told from it.
     """
-    small = sorted(whole - ops for _, ops, whole in timed if ops < whole / 2)
-    dispatch = small[len(small) // 2] if small else 0.0
     factors = {}
     for kind in dict.fromkeys(kind for kind, _, _ in timed):
         large = [(ops, whole) for k, ops, whole in timed if k == kind and ops > dispatch]
         if large:
             factors[kind] = max(0.1, sum(whole - dispatch for _, whole in large) / sum(ops for ops, _ in large))
-    return dispatch, factors
+    return factors
 
 
 def timed_segments(costs: Costs, plan: Plan, algorithm: Algorithm, env: Environment) -> list[tuple[str, float, float]]:

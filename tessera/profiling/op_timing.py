@@ -6,6 +6,7 @@ away, as it does in a segment.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,9 +39,11 @@ class OpTimer:
         for _ in PLAIN.run(_apart(program, self._loops), slots):
             pass
 
-    def seconds(self) -> dict[str, float]:
-        """Of each Op, by name."""
-        return {name: loop.seconds(self._slots) for name, loop in self._loops.items()}
+    def seconds(self) -> tuple[dict[str, float], float]:
+        """Of each Op, by name; and of what it takes to call a program that does nothing with their arguments."""
+        found = {name: loop.seconds(self._slots) for name, loop in self._loops.items()}
+        calls = [call for _, call in found.values() if call]
+        return {name: seconds for name, (seconds, _) in found.items()}, statistics.median(calls) if calls else 0.0
 
 
 def _apart(nodes: tuple[Node, ...], loops: dict[str, Looped]) -> tuple[Node, ...]:
@@ -77,16 +80,19 @@ class Looped:
         self._others = tuple(() if k == self._replay else argument for k, argument in enumerate(arguments))
         return self._loop(1, () if self._replay is None else arguments[self._replay], self._others)
 
-    def seconds(self, slots: Slots) -> float:
-        """Seconds of one call with the last arguments; a replay is that of the slots, and goes back there."""
+    def seconds(self, slots: Slots) -> tuple[float, float]:
+        """Seconds of one call with the last arguments, and of a call of the loop without any turn.
+
+        A replay is that of the slots, and goes back there.
+        """
         if not jax.tree.leaves(jax.eval_shape(self._once, self._replay_of(slots), self._others)):
-            return 0.0
+            return 0.0, 0.0
         turns, seconds = 1, self._timed(1, slots)
         while seconds < LEAST_SECONDS and turns < MOST_TURNS:
             turns = min(MOST_TURNS, max(2 * turns, int(turns * 1.5 * LEAST_SECONDS / max(seconds, 1e-6))))
             seconds = min(self._timed(turns, slots) for _ in range(2))
         none = min(self._timed(0, slots) for _ in range(3))
-        return max(seconds - none, 0.0) / turns
+        return max(seconds - none, 0.0) / turns, none
 
     def _timed(self, turns: int, slots: Slots) -> float:
         """Seconds of so many turns; on processors those of a core, since others may want it too."""

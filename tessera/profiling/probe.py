@@ -63,6 +63,8 @@ class Probed:
     compile_seconds: float
     ops: dict[str, tuple[int, float]]
     """Name of an Op -> environments, and seconds of one call within a program."""
+    dispatch: float = 0.0
+    """Seconds that it takes to call a compiled program, where Ops were timed."""
     speed: float = 1.0
     """What a core of this machine got done meanwhile: machines that others share are not always as fast."""
 
@@ -151,7 +153,7 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     exchanges = _exchanges(engine)
-    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, statistics.fmean(speeds))
+    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed=statistics.fmean(speeds))
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -192,15 +194,15 @@ def _probe_ops(engine: ProbeEngine, turn: Callable[[], None]) -> Probed:
     ops_of = OpTimer(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
     turn()
     speed = speed_of_a_core()
-    found = ops_of.seconds()
+    found, dispatch = ops_of.seconds()
     ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
-    return Probed({}, (), 0.0, 0.0, ops, (speed + speed_of_a_core()) / 2)
+    return Probed({}, (), 0.0, 0.0, ops, dispatch, (speed + speed_of_a_core()) / 2)
 
 
 def probed_to_json(found: Probed) -> dict[str, Any]:
     """Plain data."""
     exchanges = [[e.name, e.links, e.nbytes, e.seconds] for e in found.exchanges]
-    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "speed")}
+    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "dispatch", "speed")}
     return {"timings": timings_to_json(found.timings), "exchanges": exchanges, "ops": found.ops, **plain}
 
 
@@ -212,6 +214,7 @@ def probed_from_json(found: dict[str, Any]) -> Probed:
         found["per_node"],
         found["compile_seconds"],
         {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},
+        found["dispatch"],
         found["speed"],
     )
 
