@@ -78,8 +78,8 @@ class GreedyFunction:
     def __init__(self, actor: Actor) -> None:
         if actor.algorithm.greedy_draws:
             raise TesseraError(
-                f"{actor.algorithm.name} draws its moves in {actor.env.name}, and an exported function would draw the same "
-                "ones in every game: act with tessera.load instead"
+                f"{actor.algorithm.name} draws its moves in {actor.env.name}, and an exported function would draw the "
+                "same ones in every game: act with tessera.load instead"
             )
         self.actor, self._key = actor, jax.random.key(0)
         self._one = act_function(actor.algorithm, actor.env, greedy=True)

@@ -88,7 +88,7 @@ class PPO(ActorCriticAlgorithm):
         """Gradient of `ppo_loss` on a minibatch."""
         del key
         batch = batch._replace(advantage=self.advantages(batch, summary))
-        entropy = resolved(self.entropy_coefficient)
+        entropy: Any = resolved(self.entropy_coefficient)
         if self.entropy_end is not None:
             entropy = linear(view.clock.progress, entropy, self.entropy_end)
         magnet = self.evaluate(view.target, view.statistics, batch)[0] if self.magnet else None

@@ -19,12 +19,12 @@ SPECS = {
 }
 
 AT_LEAST_1 = (
-    "actor_delay batch blocks capacity channels considered core_width draws epochs head_planes minibatches n_step "
-    "population quantiles rate_envs simulations target_period unroll"
+    "actor_delay batch blocks capacity channels considered core_width draws epochs head_planes magnet_period "
+    "minibatches n_step population quantiles rate_envs simulations target_period unroll"
 )
 AT_LEAST_0 = (
-    "actor_rate burn_in c_bar clip dirichlet entropy_coefficient exploring_moves huber ladder_exponent "
-    "learning_rate max_gradient_norm noise outliers rho_bar sigma smoothing smoothing_clip value_coefficient "
+    "actor_rate burn_in c_bar clip dirichlet entropy_coefficient entropy_end exploring_moves huber ladder_exponent "
+    "learning_rate magnet max_gradient_norm noise outliers rho_bar sigma smoothing smoothing_clip value_coefficient "
     "value_weight warmup weight_decay"
 )
 FROM_0_TO_1 = (

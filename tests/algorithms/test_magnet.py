@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,8 @@ SPEC = Spec((2,), "float32", Discrete(2))
 
 
 def batch_of(rows: int) -> Batch:
-    nothing = jnp.zeros(rows)
-    return Batch(jnp.ones((rows, 2)), jnp.zeros(rows, jnp.int32), jnp.full(rows, np.log(0.5)), None, nothing, nothing, None)
+    nothing, played = jnp.zeros(rows), jnp.full(rows, np.log(0.5))
+    return Batch(jnp.ones((rows, 2)), jnp.zeros(rows, jnp.int32), played, None, nothing, nothing, None)
 
 
 def summary() -> Summary:
@@ -83,7 +84,8 @@ def test_the_magnet_is_copied_every_period_and_stands_still_between():
     for _ in range(6):
         state = algorithm.apply(state, ones, Step(jnp.float32(1)))
         state = state._replace(clock=state.clock.next())
-        equal = [bool(jnp.array_equal(a, b)) for a, b in zip(*map(jax.tree.leaves, (state.target, state.params)))]
+        pairs = zip(jax.tree.leaves(state.target), jax.tree.leaves(state.params), strict=True)
+        equal = [bool(jnp.array_equal(a, b)) for a, b in pairs]
         same.append(all(equal))
     assert same == [False, False, True, False, False, True]
     caught_up = algorithm.catch_up(algorithm.start(begun)._replace(clock=clock(2), params=state.params), jnp.int32(1))
@@ -112,8 +114,9 @@ def test_greedy_moves_are_drawn_where_cards_are_hidden_and_nowhere_else():
         env = make(f"pgx:{name}")
         algorithm = PPO(widths=(4,)).bound_to(env)
         view = View(algorithm.init(jax.random.key(0)), (), Statistics(), None)
-        greedy = jax.jit(lambda key, a=algorithm, v=view, t=seen(env): a.greedy(v, a.memory(jnp.int32(0)), t, key)[0])
-        moves[name] = {int(greedy(jax.random.key(k))) for k in range(20)}
+        timestep, keys = seen(env), jax.random.split(jax.random.key(1), 20)
+        greedy = jax.vmap(partial(algorithm.greedy, view, algorithm.memory(jnp.int32(0)), timestep))
+        moves[name] = set(np.asarray(greedy(keys)[0]).tolist())
     assert {name: len(each) for name, each in moves.items()} == {
         "kuhn_poker": 2, "kuhn_poker?opponent=random": 1, "tic_tac_toe": 1
     }  # fmt: skip
@@ -142,5 +145,5 @@ def test_games_with_hidden_cards_are_learned_from_where_their_end_is_seen(env, s
 
 
 def test_an_unroll_that_sees_no_end_is_refused():
-    with pytest.raises(TesseraError, match="--unroll 7 .* 8 moves"):
+    with pytest.raises(TesseraError, match=r"--unroll 7 .* 8 moves"):
         PPO(unroll=7, gae_lambda=1.0).bound_to(make("pgx:leduc_holdem")).check()
