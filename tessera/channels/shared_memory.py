@@ -6,14 +6,16 @@ with its last store. All counters are in the arena, so a restarted process conti
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import itertools
 import math
 import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -120,6 +122,16 @@ class Arena:
         if self._map is None:
             raise ValueError("the arena is closed")
         return np.ndarray(shape, dtype, self._map, offset)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out. The kernel unlocks for a process that dies; threads of one process are not kept out
+        of each other's way."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give up this process's hold. Other processes can no longer attach by its handle; views stay valid."""

@@ -170,7 +170,7 @@ class Outbox:
         with self._lock:
             credits, pending = self._pending_credits.pop(place, {}), self._pending_newest.pop(place, {})
             self._sent_credits |= credits
-        newest = [self._link(link).take_newest_for(reader) for link, reader in pending]
+        newest = [self._link(link).take_newest_for(reader, place) for link, reader in pending]
         messages = [*given, *(message for message in newest if message is not None)]
         if not messages and not credits:
             return None
