@@ -22,7 +22,14 @@ from typing import Any
 from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from tessera.engines.ray_backend.loopback import LOOPBACK_ONLY
+
 os.environ["TESSERA_CLUSTER"] = tempfile.mkdtemp(prefix="fan-out-")
+# Ray reads these when it is imported; the cluster comes later
+os.environ["RAY_AUTH_MODE"] = "token"
+os.environ["RAY_AUTH_TOKEN_PATH"] = f"{os.environ['TESSERA_CLUSTER']}/token"
+os.environ.update(LOOPBACK_ONLY)
 
 import numpy as np
 import ray
@@ -37,7 +44,7 @@ from tessera.planning.prepare import prepare_plan
 
 NODES = 3
 MODES = {"sync": "", "newest": ",mode=async"}
-WIDTHS = {50: 104, 1000: 496, 7000: 1320}
+WIDTHS = {50: 72, 1000: 496, 7000: 1320}
 """kB of params -> width of two hidden layers of CartPole's policy and value networks, about."""
 UPDATES = 40
 

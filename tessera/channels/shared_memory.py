@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Arena:
         """Arguments of `attach` in another process, while this one lives and holds the arena."""
         self._fd = fd
         self._map: mmap.mmap | None = mmap.mmap(fd, max(size, 1))
+        self._thread_lock = threading.Lock()
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """View a part of the memory as an array."""
@@ -125,13 +127,13 @@ class Arena:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out. The kernel unlocks for a process that dies; threads of one process are not kept out
-        of each other's way."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        """Keep other threads and processes out. For a process that dies the kernel unlocks."""
+        with self._thread_lock:  # to the kernel all threads of a process are one
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give up this process's hold. Other processes can no longer attach by its handle; views stay valid."""

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from test_rpc_link import LINK, Network, message, read
 
-from tessera.channels.link import GONE, LinkSpec
-from tessera.channels.rpc.fan_out import RELAY_SECONDS, FanOut, FanOutBuffer, PlacedBuffer, buffers_of_nodes
+from tessera.channels.link import GONE, HERE, LinkSpec
+from tessera.channels.rpc.fan_out import (
+    RELAY_SECONDS,
+    FanOut,
+    FanOutBuffer,
+    PlacedBuffer,
+    PlacedCredits,
+    SharedCredits,
+    buffers_of_nodes,
+)
 from tessera.channels.rpc.rpc_link import RpcLink
 from tessera.channels.shared_memory import Arena
 
@@ -275,6 +283,26 @@ def test_a_buffer_keeps_the_later_of_two_messages_in_a_slot():
     found = buffer.read(3)
     assert found is not None
     assert (int(found[0][0]), found[1]) == (3, 30)
+
+
+def test_credits_that_a_neighbour_was_told_are_noted_and_never_go_back():
+    placed = PlacedCredits(0, 3, 2)
+    arena = Arena(placed.nbytes)
+    neighbour, own = SharedCredits(arena, placed), SharedCredits(arena, placed)
+    assert own.changed() == []
+    neighbour.note(1, 5)
+    neighbour.note(1, 4)
+    assert own.changed() == [0, 5]
+    assert own.changed() == []
+    spec = LinkSpec(like=message(0), readers=(0, 1), writer=3, capacity=2)
+    net = Network(spec)
+    link = RpcLink(LINK, spec, 3, net, lambda: None, lambda place: HERE, FanOut(credits=SharedCredits(arena, placed)))
+    for number in range(2):
+        link.put(message(number), number)
+    assert not link.can_send()
+    neighbour.note(0, 1)
+    assert link.can_send()
+    assert SharedCredits(arena, placed).changed() == [1, 5]  # a successor finds them
 
 
 def test_readers_that_may_be_absent_and_lonely_ones_get_messages_of_their_own():

@@ -211,9 +211,10 @@ def test_actors_that_share_what_comes_to_their_node_give_the_params_of_fused():
 @pytest.mark.parametrize("relay", [True, False])
 def test_one_of_several_actors_of_a_node_is_killed_and_the_run_goes_on(relay, policy, monkeypatch, tmp_path):
     advance, killed = ProcessEngine.advance, []
+    times = 1 if "async" in policy else 2  # an asynchronous run may be over before a second one could be killed
 
     def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
-        due = len(killed) < 2 and engine.done >= 20 * (1 + len(killed)) and engine.restarts == len(killed)
+        due = len(killed) < times and engine.done >= 20 * (1 + len(killed)) and engine.restarts == len(killed)
         if due and len(engine.processes()) == 7:
             passing = relays(engine)
             titles = passing if relay else [t for t in engine.processes() if t[:7] == "env+act" and t not in passing]
@@ -226,8 +227,8 @@ def test_one_of_several_actors_of_a_node_is_killed_and_the_run_goes_on(relay, po
         tessera.A2C(unroll=8, widths=(8,)), "gymnax:CartPole-v1", policy, steps=120 * 8 * 18, seed=1, envs=18,
         engine="ray", run_dir=tmp_path / "run", eval_episodes=4, quiet=True,
     )  # fmt: skip
-    assert len(killed) == 2
-    assert result.summary["restarts"] == 2
+    assert len(killed) == times
+    assert result.summary["restarts"] == times
     updates = [row["update"] for row in result.metrics]
     assert updates == sorted(set(updates))  # the run did not go back to a checkpoint
     assert updates[-1] == result.summary["updates"]

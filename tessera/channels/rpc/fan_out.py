@@ -124,6 +124,46 @@ class FanOutBuffer:
 
 
 @dataclass(frozen=True)
+class PlacedCredits:
+    """The offset of the credits of one link, and for whom they are."""
+
+    offset: int
+    writer: int
+    """The place on this node that writes the link."""
+    readers: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take in the memory."""
+        return 8 * (1 + self.readers)
+
+
+class SharedCredits:
+    """What readers of a link on other nodes have released, for its writer: any replica of the writer's node that is
+    told so notes it here."""
+
+    def __init__(self, arena: Arena, placed: PlacedCredits) -> None:
+        self.writer, self._arena = placed.writer, arena
+        self._words = arena.array(placed.offset, (1 + placed.readers,), np.int64).data
+        self._seen = 0
+
+    def note(self, reader: int, taken: int) -> None:
+        """Note what a reader has released."""
+        with self._arena.locked():
+            self._words[1 + reader] = max(self._words[1 + reader], taken)
+            self._words[0] += 1
+
+    def changed(self) -> list[int]:
+        """What each reader has released, if anything was noted since this was last asked."""
+        count = self._words[0]
+        if count == self._seen:
+            return []
+        fence_if_weak()
+        self._seen = count
+        return list(self._words[1:])
+
+
+@dataclass(frozen=True)
 class FanOut:
     """How one end of a link uses the memory of its node, and what its writer knows of other nodes."""
 
@@ -131,6 +171,8 @@ class FanOut:
     """Numbers of the readers that share the memory of a node, for each other node that has such."""
     buffer: FanOutBuffer | None = None
     """In the memory of this node, if readers of the link share it."""
+    credits: SharedCredits | None = None
+    """What neighbours of the writer were told for it."""
     neighbours: tuple[int, ...] = ()
     """Places of the other replicas that use this buffer."""
     wake: Callable[[int], None] = field(default=lambda place: None)

@@ -348,13 +348,18 @@ class RpcLink:
                     self._keep(number, message[1], 0, message[0])
 
     def _note_shared_credits(self) -> None:
-        """Note what readers on the writer's own node have released."""
-        if self._buffer is None or self.spec.writer != self._place or self._register:
+        """Note what readers have released, where memory says so: those of the writer's own node write it there, and
+        neighbours note what they were told for it."""
+        if self.spec.writer != self._place or self._register:
             return
-        with self._lock:
-            for reader in self._neighbours:
-                self._taken[reader] = max(self._taken[reader], self._buffer.taken(reader))
-            self._prune()
+        taken = {} if self._buffer is None else {r: self._buffer.taken(r) for r in self._neighbours}
+        if self._fan_out.credits is not None:
+            taken |= {r: n for r, n in enumerate(self._fan_out.credits.changed()) if n > taken.get(r, 0)}
+        if taken:
+            with self._lock:
+                for reader, count in taken.items():
+                    self._taken[reader] = max(self._taken[reader], count)
+                self._prune()
 
     def _jump_to(self, first: int) -> None:
         """Continue with a later message; unread ones keep their order, as if they had been sent just before it."""

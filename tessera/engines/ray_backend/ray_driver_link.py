@@ -17,7 +17,7 @@ from tessera.channels.link import HERE, Link, LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rings import ArenaLayout, RingLink
 from tessera.channels.routes import Route
-from tessera.channels.rpc.fan_out import FanOut, FanOutBuffer
+from tessera.channels.rpc.fan_out import FanOut, FanOutBuffer, SharedCredits
 from tessera.channels.rpc.outbox import PIGGYBACK_SECONDS, Outbox
 from tessera.channels.rpc.rpc_link import LinkState, Payload, RpcLink
 from tessera.channels.rpc.wire import Credits, LinkName, Packet, Sender, decode
@@ -110,7 +110,11 @@ class RayDriverLink:
         self._sent_to_driver = threading.Condition()
         self._replies: deque[bytes] = deque()
         """Replies to packets, until the replica looks at its links."""
-        self.outbox = Outbox(remote, self._links.__getitem__, self._identity, self)
+        self._mates = {place: group for group in layout.mates for place in group}
+        """Place -> places of its node that take credits for each other."""
+        self._credits = {name: SharedCredits(arena, placed) for name, placed in layout.credits.items()}
+        """Credits that replicas of this node take for each other."""
+        self.outbox = Outbox(remote, self._links.__getitem__, self._identity, self, mates=self._reachable_mates)
         self._replying = {spec.writer for spec in remote.values() if spec.register and job.place in spec.readers}
         """Places that may have something to reply."""
         for name, spec in remote.items():
@@ -125,10 +129,15 @@ class RayDriverLink:
         return FanOut(
             groups=layout.groups.get(name, ()),
             buffer=None if placed is None else FanOutBuffer(arena, placed),
+            credits=self._credits.get(name),
             neighbours=() if placed is None else tuple(p for p in placed.places if p != self.job.place),
             wake=self._bell.ring,
             reachable=lambda place: place not in self._starting,
         )
+
+    def _reachable_mates(self, place: int) -> tuple[int, ...]:
+        """Places whose credits the replica of a place takes for them."""
+        return () if place in self._starting else self._mates.get(place, ())
 
     def _presence(self, place: int) -> int:
         if place in self._neighbour_words:  # neighbours write their presence at once; their death comes from the driver
@@ -250,7 +259,11 @@ class RayDriverLink:
     def receive_credits(self, credits: Credits) -> None:
         """Note what readers have released."""
         for (link, reader), taken in credits.items():
-            self._links[link].receive_credit(reader, taken)
+            if link in self._links and self._links[link].spec.writer == self.job.place:
+                self._links[link].receive_credit(reader, taken)
+            else:  # it is for a neighbour
+                self._credits[link].note(reader, taken)
+                self._bell.ring(self._credits[link].writer)
 
     # Calls of the driver.
 
@@ -271,8 +284,11 @@ class RayDriverLink:
         """Send to another actor from now on; what this end of each link with its place knows."""
         self.actors[place], self.lives[place] = actor, life
         self._starting.add(place)
+        self.outbox.repeat_credits(place, self._mates.get(place, ()))
         between = {name: link for name, link in self._links.items() if place in link.spec.places}
-        return {name: link.state_for_successor(place) for name, link in between.items()}
+        states = {name: link.state_for_successor(place) for name, link in between.items()}
+        self.wake()
+        return states
 
     def restore_links(self, states: dict[int, dict[LinkName, LinkState]]) -> None:
         """Continue where the predecessor stopped; `states` has what linked replicas know, by place."""

@@ -246,7 +246,7 @@ def test_params_that_are_sent_now_and_then_get_as_old_in_a_large_plan():
 
 TAIL = tuple(Work(0.001 * (1 + 20 / (k + 1)), 0.001) for k in range(64))
 DISCIPLINES = {
-    "all are waited for": ("single_learner_coarse:actors={n}", 10),
+    "all are waited for": ("single_learner_coarse:actors={n}", 20),
     "as they come": ("single_learner_coarse:actors={n},mode=async,take=16", 60),
     "among peers": ("multi_learner:learners={n}", 6),
     "to a server": ("central:workers={n}", 6),
