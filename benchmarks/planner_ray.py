@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["TESSERA_CLUSTER"] = tempfile.mkdtemp(prefix="planner-ray-")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import tyro
@@ -83,6 +82,7 @@ def main(options: Options) -> None:
         nodes = Cluster((NodeKind(count=NODES, cores=cores(), speed=speed),))
         return simulate(plan, bound, environment, costs, cluster=nodes, updates=SIMULATED_UPDATES, draws=1).first
 
+    os.environ["TESSERA_CLUSTER"] = tempfile.mkdtemp(prefix="planner-ray-")
     cluster.up(NODES, cpus=cores(), memory=256 << 20)
     try:
         address = cluster.prepare(None)
