@@ -204,7 +204,7 @@ class Outbox:
             return None
         if messages:
             self._outgoing[place].record(self._clock())
-            if mates := self._mates(place):
+            if not is_reply and (mates := self._mates(place)):
                 self._last_to_mates[mates] = self._clock()
         contents: list[np.ndarray | None] = []
         attachments: list[Payload] = []
