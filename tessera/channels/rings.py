@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 
 from tessera.channels.control_words import CONTROL_WORDS, PRESENCE
 from tessera.channels.link import HERE, LinkSpec, Message, Straggler
+from tessera.channels.rpc.fan_out import PlacedBuffer, PlacedCredits
 from tessera.channels.shared_memory import Allocator, Arena, Bell, Layout, Ring
 from tessera.channels.shared_tree import PlacedTree, SharedTree
 from tessera.graph.disciplines import Shared
@@ -38,10 +39,32 @@ class ArenaLayout:
     """By channel and lane: the number of the sender, unless that has several."""
     trees: dict[int, PlacedTree]
     """By channel: a value that peers share."""
+    buffers: dict[tuple[int, int], PlacedBuffer] = field(default_factory=dict)
+    """By channel and lane: messages of a link between nodes, for its readers on this one."""
+    credits: dict[tuple[int, int], PlacedCredits] = field(default_factory=dict)
+    """By channel and lane: credits of a link between nodes whose writer is on this one."""
+    groups: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """Of links between nodes that a place writes: readers that share the memory of another node."""
+    mates: tuple[tuple[int, ...], ...] = ()
+    """Places that a place is linked with, and that share the memory of another node."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether replicas exchange messages through it."""
+        return bool(self.links or self.buffers)
 
 
-def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], shared: SharedParts | None) -> ArenaLayout:
-    """Reserve offsets for everything that processes share; `shared` has the shapes of what peers write to a tree."""
+def lay_out(
+    plan: Plan,
+    link_specs: dict[tuple[int, int], LinkSpec],
+    shared: SharedParts | None,
+    buffers: Mapping[tuple[int, int], PlacedBuffer] | None = None,
+    credits: Mapping[tuple[int, int], PlacedCredits] | None = None,
+) -> ArenaLayout:
+    """Reserve offsets for everything that processes share; `shared` has the shapes of what peers write to a tree.
+
+    `buffers` and `credits` are of links between nodes, and have no offsets yet.
+    """
     allocator = Allocator()
     processes = sum(f.replicas for f in plan.fragments)
     bells = allocator.take(Bell.nbytes(processes + 1))
@@ -56,7 +79,13 @@ def lay_out(plan: Plan, link_specs: dict[tuple[int, int], LinkSpec], shared: Sha
     for name, spec in link_specs.items():
         layout = Layout.of(jax.tree.leaves(spec.like))
         links[name] = PlacedLink(allocator.take(Ring.nbytes(layout, spec.slots, len(spec.readers))), spec)
-    return ArenaLayout(allocator.size, processes, bells, control, links, trees)
+    placed_buffers = {}
+    for name, buffer in (buffers or {}).items():
+        placed_buffers[name] = replace(buffer, offset=allocator.take(buffer.nbytes))
+    placed_credits = {}
+    for name, own in (credits or {}).items():
+        placed_credits[name] = replace(own, offset=allocator.take(own.nbytes))
+    return ArenaLayout(allocator.size, processes, bells, control, links, trees, placed_buffers, placed_credits)
 
 
 class RingLink:

@@ -6,14 +6,17 @@ with its last store. All counters are in the arena, so a restarted process conti
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import itertools
 import math
 import mmap
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -114,12 +117,23 @@ class Arena:
         """Arguments of `attach` in another process, while this one lives and holds the arena."""
         self._fd = fd
         self._map: mmap.mmap | None = mmap.mmap(fd, max(size, 1))
+        self._thread_lock = threading.Lock()
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """View a part of the memory as an array."""
         if self._map is None:
             raise ValueError("the arena is closed")
         return np.ndarray(shape, dtype, self._map, offset)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other threads and processes out. For a process that dies the kernel unlocks."""
+        with self._thread_lock:  # to the kernel all threads of a process are one
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give up this process's hold. Other processes can no longer attach by its handle; views stay valid."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tessera.channels.link import HERE, LinkSpec
+from tessera.channels.rpc.fan_out import FanOut
 from tessera.channels.rpc.outbox import INLINE_BYTES, NEXT_MESSAGE_SECONDS, PIGGYBACK_SECONDS, Outbox
 from tessera.channels.rpc.rpc_link import LocalPayload, Payload, RpcLink
 from tessera.channels.rpc.wire import LinkName, MessageHeader, Packet, Sender, decode
@@ -181,3 +182,86 @@ def test_params_that_do_not_fit_into_a_reply_go_as_a_call():
     assert learner.take_packets() == []
     assert learner.receive_unroll(PIGGYBACK_SECONDS / 2) is None
     assert summary(learner.take_packets()[0]) == ([0], None)
+
+
+class SharedNode:
+    """A learner with two actors that share the memory of their node, and one elsewhere."""
+
+    LEARNER, MATES, ALONE = 0, (1, 2), 3
+
+    def __init__(self) -> None:
+        self.now, self.packets, self.lost = 100.0, [], set()
+        specs = {
+            (0, p): LinkSpec(like=SMALL, readers=(self.LEARNER,), writer=p, capacity=1)
+            for p in (*self.MATES, self.ALONE)
+        }
+        specs[PARAMS] = LinkSpec(like=SMALL, readers=(*self.MATES, self.ALONE), writer=self.LEARNER, capacity=1)
+        self.links: dict[LinkName, RpcLink] = {}
+        identity = Sender(self.LEARNER, 1, HERE)
+        self.outbox = Outbox(
+            specs, self.links.__getitem__, lambda: identity, self, lambda: self.now,
+            lambda place: self.MATES if place in self.MATES and place not in self.lost else (),
+        )  # fmt: skip
+        fan_out = FanOut(groups=((0, 1),), reachable=lambda place: place not in self.lost)
+        for name, spec in specs.items():
+            self.links[name] = RpcLink(
+                name,
+                spec,
+                self.LEARNER,
+                self.outbox,
+                lambda: None,
+                lambda place: HERE,
+                fan_out if name == PARAMS else None,
+            )
+
+    def store_payload(self, content: np.ndarray) -> Payload:
+        return RemotePayload(content)
+
+    def send_packet(self, place: int, data: bytes, attachments: list[Payload]) -> None:
+        self.packets.append((place, decode(data)[0]))
+
+    def process_replies(self) -> None:
+        """There are no replies."""
+
+    def update(self, number: int) -> list[tuple[int, Packet]]:
+        """Take an unroll of each actor and publish params; what was sent."""
+        for (channel, place), link in self.links.items():
+            if channel == 0:
+                link.receive(MessageHeader((0, place), number, 0, 0), np.zeros(64, np.uint8))
+                link.release(0)
+        for reader in range(3):
+            self.links[PARAMS].receive_credit(reader, number)
+        self.links[PARAMS].put(SMALL, number)
+        sent, self.packets = self.packets, []
+        return sent
+
+
+def test_credits_for_all_actors_of_a_node_go_with_the_params_that_one_of_them_gets():
+    node = SharedNode()
+    node.update(0)
+    first, second = node.update(1)
+    assert (first[0], second[0]) == (1, 3)
+    assert first[1].credits == {((0, 1), 0): 2, ((0, 2), 0): 2}
+    assert second[1].credits == {((0, 3), 0): 2}
+
+
+def test_credits_that_a_relay_takes_with_it_are_sent_again():
+    node = SharedNode()
+    node.update(0)
+    node.update(1)
+    node.lost.add(1)
+    node.outbox.repeat_credits(1, node.MATES)
+    node.outbox.flush(everything=True)
+    assert [(place, packet.credits) for place, packet in node.packets] == [(2, {((0, 2), 0): 2})]
+    node.packets.clear()
+    sent = dict(node.update(2))
+    assert set(sent) == {2, 3}  # another actor is the relay
+
+
+def test_credits_for_others_do_not_travel_with_a_reply():
+    node = SharedNode()
+    node.update(0)
+    node.links[0, 2].receive(MessageHeader((0, 2), 1, 0, 0), np.zeros(64, np.uint8))
+    node.links[0, 2].release(0)
+    assert node.outbox.reply_to(1) == b""
+    assert decode(node.outbox.reply_to(2))[0].credits == {((0, 2), 0): 2}

@@ -338,6 +338,33 @@ def echo(recipe_in, recipe_out, count):
         bell.ring(0)
 
 
+def hold_lock(handle, ready):
+    """Take the lock of an arena and never give it back."""
+    with Arena.attach(*handle).locked():
+        ready.set()
+        time.sleep(PATIENCE)
+
+
+def test_a_lock_keeps_others_out_until_its_holder_dies():
+    arena, ready = Arena(64), SPAWN.Event()
+    child = SPAWN.Process(target=hold_lock, args=(arena.handle, ready))
+    child.start()
+    assert ready.wait(PATIENCE)
+    entered = threading.Event()
+
+    def enter():
+        with arena.locked():
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    assert not entered.is_set()
+    os.kill(child.pid, signal.SIGKILL)
+    assert entered.wait(PATIENCE)
+    thread.join()
+    child.join()
+
+
 def test_no_wake_up_is_lost_in_thousands_of_round_trips():
     outward, bell, recipe_out = make_ring(slots=1)
     inward, _, recipe_in = make_ring(slots=1)

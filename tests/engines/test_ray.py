@@ -185,6 +185,55 @@ def test_an_actor_that_is_killed_is_replaced_and_the_run_goes_on(policy, strateg
     assert updates[-1] == result.summary["updates"]
 
 
+def relays(engine: Any) -> list[str]:
+    """Titles of the actors that pass the learner's params on, on each node with several."""
+    launcher, learner = engine.launcher, len(engine.jobs) - 1
+    groups = [group for own in launcher._node_memory.layout(learner).groups.values() for group in own]
+    (readers,) = {spec.readers for spec in engine.link_specs.values() if spec.writer == learner}
+    titles = [title for *_, title in engine.plan.places]
+    return [titles[readers[group[learner % len(group)]]] for group in groups]
+
+
+@pytest.mark.usefixtures("x64")
+def test_actors_that_share_what_comes_to_their_node_give_the_params_of_fused():
+    engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=4", precision="f64")
+    try:
+        assert relays(engine)
+        engine.start()
+        engine.advance(test_local.UPDATES)
+        assert_equal(jax.tree.map(np.array, engine.state()), expected("a2c"))
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["single_learner_coarse:actors=6", "single_learner_coarse:actors=6,mode=async"])
+@pytest.mark.parametrize("relay", [True, False])
+def test_one_of_several_actors_of_a_node_is_killed_and_the_run_goes_on(relay, policy, monkeypatch, tmp_path):
+    advance, killed = ProcessEngine.advance, []
+    times = 1 if "async" in policy else 2  # an asynchronous run may be over before a second one could be killed
+
+    def advancing(engine: ProcessEngine, count: int, ahead: int = 0) -> Any:
+        due = len(killed) < times and engine.done >= 20 * (1 + len(killed)) and engine.restarts == len(killed)
+        if due and len(engine.processes()) == 7:
+            passing = relays(engine)
+            titles = passing if relay else [t for t in engine.processes() if t[:7] == "env+act" and t not in passing]
+            killed.append(titles[len(killed) % len(titles)])
+            os.kill(engine.processes()[killed[-1]], signal.SIGKILL)
+        return advance(engine, min(count, 20), ahead)
+
+    monkeypatch.setattr(ProcessEngine, "advance", advancing)
+    result = tessera.train(
+        tessera.A2C(unroll=8, widths=(8,)), "gymnax:CartPole-v1", policy, steps=120 * 8 * 18, seed=1, envs=18,
+        engine="ray", run_dir=tmp_path / "run", eval_episodes=4, quiet=True,
+    )  # fmt: skip
+    assert len(killed) == times
+    assert result.summary["restarts"] == times
+    updates = [row["update"] for row in result.metrics]
+    assert updates == sorted(set(updates))  # the run did not go back to a checkpoint
+    assert updates[-1] == result.summary["updates"]
+
+
 def go_back(engine: Any, title: str, updates: int) -> None:
     """Make so many updates, kill a replica that nobody can replace alone, and go back to where they ended."""
     engine.start()

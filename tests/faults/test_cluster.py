@@ -29,6 +29,7 @@ CORRECTED = tessera.IMPALA()
 VALUE_BASED = tessera.DQN(unroll=8, draws=8, batch=64, prioritised=True, n_step=3)
 RUNS: dict[str, tuple[Any, int]] = {
     "single_learner_coarse:actors=2,mode=async": (CORRECTED, 600_000),
+    "single_learner_coarse:actors=5,mode=async": (CORRECTED, 600_000),
     "central:workers=2,mode=async": (ACTOR_CRITIC, 300_000),
     "multi_learner:learners=2": (ACTOR_CRITIC, 300_000),
     "distributed_replay:stores=2,mode=async": (VALUE_BASED, 1_000_000),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,8 +70,10 @@ class Outbox:
         identity: Callable[[], Sender],
         transport: Transport,
         clock: Callable[[], float] = time.monotonic,
+        mates: Callable[[int], tuple[int, ...]] = lambda place: (),
     ) -> None:
-        """`link` gives this replica's end of a link, `identity` what its packets say of their sender."""
+        """`link` gives this replica's end of a link, `identity` what its packets say of their sender, and `mates` the
+        places, itself among them, whose credits the replica of a place passes on at once."""
         self._link_specs, self._link, self._identity, self._transport, self._clock = (
             link_specs,
             link,
@@ -79,6 +81,7 @@ class Outbox:
             transport,
             clock,
         )
+        self._mates = mates
         self._lock = threading.Lock()
         self._pending_credits: dict[int, Credits] = {}
         """Place -> credits to send."""
@@ -89,6 +92,8 @@ class Outbox:
         places = {place for spec in link_specs.values() for place in spec.places}
         self._outgoing = {place: EventRate() for place in places}
         """Messages to each place."""
+        self._last_to_mates: dict[tuple[int, ...], float] = {}
+        """Places that pass credits on for each other -> when a message last went to one of them."""
         self._incoming = {place: EventRate() for place in places}
         """Packets from each place."""
 
@@ -128,7 +133,7 @@ class Outbox:
 
     def reply_to(self, place: int) -> bytes:
         """Everything that is pending for a place; what does not fit into a reply goes as a call."""
-        packet = self._make_packet(place)
+        packet = self._make_packet(place, is_reply=True)
         if packet is None:
             return b""
         data, attachments = packet
@@ -148,7 +153,8 @@ class Outbox:
     def _expects_traffic(self, place: int) -> bool:
         """Whether a message or a reply is likely to go to a place soon."""
         now = self._clock()
-        return now < self._outgoing[place].last + NEXT_MESSAGE_SECONDS or self._incoming[place].frequent(now)
+        last = max(self._outgoing[place].last, self._last_to_mates.get(self._mates(place), self._outgoing[place].last))
+        return now < last + NEXT_MESSAGE_SECONDS or self._incoming[place].frequent(now)
 
     def _lacks_credit(self, place: int) -> bool:
         """Whether a writer with a pending credit may be blocked: it has used up its last known credit."""
@@ -165,17 +171,41 @@ class Outbox:
         if packet is not None:
             self._transport.send_packet(place, *packet)
 
-    def _make_packet(self, place: int, *given: tuple[MessageHeader, Payload]) -> tuple[bytes, list[Payload]] | None:
+    def repeat_credits(self, place: int, mates: Sequence[int]) -> None:
+        """Send again what a replica that died may not have passed on to others of its node."""
+        others = set(mates) - {place}
+        with self._lock:
+            for (link, reader), taken in self._sent_credits.items():
+                spec = self._link_specs[link]
+                if spec.writer in others and not spec.register:
+                    self._pending_credits.setdefault(spec.writer, {}).setdefault((link, reader), taken)
+
+    def _take_credits(self, place: int, is_reply: bool) -> Credits:
+        """Credits that a packet to a place takes along: its own, and in a call those of others of its node. A replica
+        passes these on as it gets a call, but looks at a reply only when it is not busy."""
+        credits = self._pending_credits.pop(place, {})
+        for mate in () if is_reply else self._mates(place):
+            theirs = self._pending_credits.get(mate, {})
+            if any(self._link_specs[link].register for link, _ in theirs):  # its writer has to act on these
+                continue
+            credits |= self._pending_credits.pop(mate, {})
+        self._sent_credits |= credits
+        return credits
+
+    def _make_packet(
+        self, place: int, *given: tuple[MessageHeader, Payload], is_reply: bool = False
+    ) -> tuple[bytes, list[Payload]] | None:
         """A packet of messages and everything that is pending for a place, and the payloads that do not fit into it."""
         with self._lock:
-            credits, pending = self._pending_credits.pop(place, {}), self._pending_newest.pop(place, {})
-            self._sent_credits |= credits
-        newest = [self._link(link).take_newest_for(reader) for link, reader in pending]
+            credits, pending = self._take_credits(place, is_reply), self._pending_newest.pop(place, {})
+        newest = [self._link(link).take_newest_for(reader, place) for link, reader in pending]
         messages = [*given, *(message for message in newest if message is not None)]
         if not messages and not credits:
             return None
         if messages:
             self._outgoing[place].record(self._clock())
+            if not is_reply and (mates := self._mates(place)):
+                self._last_to_mates[mates] = self._clock()
         contents: list[np.ndarray | None] = []
         attachments: list[Payload] = []
         size = 0

@@ -1,11 +1,13 @@
-"""Links between processes of different machines: messages go to each reader, and credits come back.
+"""Links between processes of different machines: messages go to the readers, and credits come back.
 
-Both ends keep the messages in flight and the last one that was taken. So after a death the linked replicas still know
-how far the dead one had come, and hand that to its successor.
+Readers that share the memory of their node get a message once: it is sent to one of them, the relay, which passes it on
+there (fan_out.py). Both ends keep the messages in flight and the last one that was taken. So after a death the linked
+replicas still know how far the dead one had come, and hand that to its successor.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ import jax
 import numpy as np
 
 from tessera.channels.link import HERE, LinkSpec, Message, Straggler
+from tessera.channels.rpc.fan_out import RELAY_SECONDS, FanOut
 from tessera.channels.rpc.wire import LinkName, MessageHeader
 from tessera.channels.shared_memory import Layout
 
@@ -89,6 +92,7 @@ class RpcLink:
         sender: MessageSender,
         wake: Callable[[], None],
         presence: Callable[[int], int],
+        fan_out: FanOut | None = None,
     ) -> None:
         """`wake` makes the replica look again; `presence` says whether a replica takes part."""
         self.name, self.spec, self.like, self.capacity = name, spec, spec.like, spec.capacity
@@ -96,13 +100,26 @@ class RpcLink:
         self._layout = Layout.of(jax.tree.leaves(spec.like))
         self._place, self._register, self._sender = place, spec.register, sender
         self._wake, self._presence = wake, presence
+        self._fan_out = fan_out or FanOut()
+        self._buffer = self._fan_out.buffer
+        self._neighbours = () if self._buffer is None else self._buffer.readers
+        """Readers that share the memory of this node."""
         self._remote_readers = [r for r, p in enumerate(spec.readers) if p != place] if spec.writer == place else []
         self._local_readers = [r for r, p in enumerate(spec.readers) if p == place]
+        grouped = {r for group in (*self._fan_out.groups, self._neighbours) for r in group}
+        self._destinations = {group[0]: group for group in self._fan_out.groups}
+        """First reader -> readers that get a message together, or alone; those of this node need none. A register
+        counts what is sent and confirmed by first readers."""
+        self._destinations |= {r: (r,) for r in self._remote_readers if r not in grouped}
+        self._turns = dict.fromkeys(self._destinations, spec.writer)
+        """First reader -> which of its group is the relay; the messages of many writers are passed on by many."""
+        self._confirm_by = dict.fromkeys(self._destinations, math.inf)
+        """First reader -> when its group should have confirmed what was sent last."""
         self._straggler = Straggler(range(len(spec.readers)))
         """Finds a reader that holds the writer up."""
         self._needing = Straggler(range(len(spec.readers)) if spec.writer == place else self._local_readers)
         """Finds a reader for which this end keeps a message."""
-        self.sent = 0
+        self._sent = 0
         self._taken = [0] * len(spec.readers)
         self._dispatched = [0] * len(spec.readers)
         """Of a register: for each reader, one more than the number of the last message sent to it."""
@@ -115,15 +132,22 @@ class RpcLink:
 
     # The replica's thread calls these.
 
+    @property
+    def sent(self) -> int:
+        """Messages so far, as far as this end knows."""
+        self._take_shared()
+        return self._sent
+
     def can_send(self) -> bool:
         """Whether one more message may be sent."""
         if self._register:
             return True
         self._sender.process_replies()
+        self._note_shared_credits()
         if self.spec.absent is None:
-            behind = self.sent - self.capacity
+            behind = self._sent - self.capacity
             return not self._straggler.exists(lambda reader: self._taken[reader] <= behind)
-        return self.spec.can_send(self.sent, self._taken.__getitem__, self._presence)
+        return self.spec.can_send(self._sent, self._taken.__getitem__, self._presence)
 
     def away(self) -> bool:
         """Whether the writer does not take part for now."""
@@ -135,20 +159,23 @@ class RpcLink:
         leaves = jax.device_get(self._structure.flatten_up_to(value))
         for view, leaf in zip(self._layout.views_in(content), leaves, strict=True):
             view[...] = leaf
-        payload = self._sender.make_payload(content) if self._remote_readers else LocalPayload(content)
+        payload = self._sender.make_payload(content) if self._destinations else LocalPayload(content)
         with self._lock:
-            self._messages[self.sent] = (LocalPayload(content) if self._local_readers else payload, version)
-            self.sent += 1
+            self._messages[self._sent] = (LocalPayload(content) if self._local_readers else payload, version)
+            self._sent += 1
+            self._share(self._sent - 1, version, content)
             if not self._register:
-                self._send_to_remote_readers(version, payload)
+                self._send_to_destinations(version, payload)
             self._prune()
         self._schedule_newest()
 
     def waiting(self, reader: int) -> int:
         """Messages that a reader has not taken yet."""
         self._sender.process_replies()
+        self._note_shared_credits()
+        self._take_shared()
         with self._lock:
-            return self.sent - self._taken[reader]
+            return self._sent - self._taken[reader]
 
     def taken(self, reader: int) -> int:
         """Messages that a reader has released."""
@@ -165,7 +192,10 @@ class RpcLink:
         with self._lock:
             self._taken[reader] += count
             self._prune()
-        if self.spec.writer != self._place:
+        if self._buffer is not None and self.spec.writer in self._fan_out.neighbours:
+            self._buffer.note_taken(reader, self._taken[reader])
+            self._fan_out.wake(self.spec.writer)
+        elif self.spec.writer != self._place:
             self._sender.schedule_credit(self.spec.writer, self.name, reader, self._taken[reader])
 
     def skip(self, reader: int) -> None:
@@ -176,8 +206,9 @@ class RpcLink:
     def newest(self) -> Message | None:
         """The newest message, if there ever was one."""
         self._sender.process_replies()
+        self._take_shared()
         with self._lock:
-            message = self._messages.get(self.sent - 1)
+            message = self._messages.get(self._sent - 1)
         return None if message is None else Message(self._value(message[0]), message[1])
 
     def at(self, number: int) -> Any:
@@ -189,22 +220,13 @@ class RpcLink:
     # The thread that receives packets calls these, and so does the replica's while it processes replies.
 
     def receive(self, header: MessageHeader, content: np.ndarray) -> None:
-        """Keep a message that was sent here."""
+        """Keep a message that was sent here, also for the neighbours."""
         _, number, version, first = header
         with self._lock:
-            if self._register:
-                if number >= self.sent:
-                    self._messages = {number: (LocalPayload(content), version)}
-                    self.sent = number + 1
-            elif number >= self.sent:
-                if first > self.sent:
-                    self._jump_to(first)
-                self._early[number] = (LocalPayload(content), version)
-                while self.sent in self._early:
-                    self._messages[self.sent] = self._early.pop(self.sent)
-                    self.sent += 1
+            self._keep(number, version, first, content)
+            self._share(number, version, content)
         if self._register:
-            for reader in self._local_readers:
+            for reader in self._neighbours[:1] or self._local_readers:
                 self._sender.schedule_credit(self.spec.writer, self.name, reader, number + 1)
         self._wake()
 
@@ -216,28 +238,43 @@ class RpcLink:
         self._schedule_newest_for(reader)
         self._wake()
 
-    def take_newest_for(self, reader: int) -> tuple[MessageHeader, Payload] | None:
-        """The newest message of a register, to be sent now; None if the reader has it or has yet to confirm another."""
+    def take_newest_for(self, reader: int, place: int | None = None) -> tuple[MessageHeader, Payload] | None:
+        """The newest message of a register, to be sent now, to a place if given.
+
+        None if the reader has it or has yet to confirm another, or if another place is to pass it on.
+        """
         with self._lock:
-            if not self._needs_newest(reader):
+            if not self._needs_newest(reader) or (place is not None and not self._may_relay(reader, place)):
                 return None
-            payload, version = self._messages[self.sent - 1]
-            self._dispatched[reader] = self.sent
-            return MessageHeader(self.name, self.sent - 1, version, 0), payload
+            payload, version = self._messages[self._sent - 1]
+            self._dispatched[reader] = self._sent
+            self._confirm_by[reader] = self._fan_out.clock() + RELAY_SECONDS
+            return MessageHeader(self.name, self._sent - 1, version, 0), payload
 
     def state_for_successor(self, place: int) -> LinkState:
         """What this end knows, for a successor at the other end; the successor then has all of it."""
+        self._note_shared_credits()
+        self._take_shared()
+        lost = []
         with self._lock:
-            for reader, reader_place in enumerate(self.spec.readers):
-                if reader_place == place and self._register and self.spec.writer == self._place:
-                    self._dispatched[reader] = self._taken[reader] = self.sent
+            for reader, reader_place in enumerate(self.spec.readers if self.spec.writer == self._place else ()):
+                if reader_place != place:
+                    continue
+                group = next((group for group in self._fan_out.groups if reader in group), None)
+                if group is not None:
+                    lost.append(group)
+                elif self._register:
+                    self._dispatched[reader] = self._taken[reader] = self._sent
             messages = {n: (payload.read(), version) for n, (payload, version) in self._messages.items()}
-            return LinkState(self.sent, list(self._taken), messages)
+            state = LinkState(self._sent, list(self._taken), messages)
+        for group in lost:
+            self._send_again(group)
+        return state
 
     def restore_state(self, states: dict[int, LinkState]) -> None:
         """Continue where the predecessor stopped; `states` has what the other ends know, by place."""
         with self._lock:
-            self.sent = max((s.sent for s in states.values()), default=0)
+            self._sent = max((s.sent for s in states.values()), default=0)
             for place, state in states.items():
                 self._messages |= {n: (LocalPayload(content), v) for n, (content, v) in state.messages.items()}
                 for r, reader_place in enumerate(self.spec.readers):
@@ -245,60 +282,141 @@ class RpcLink:
                         self._taken[r] = state.taken[r]
             for r in self._remote_readers:
                 state_there = states.get(self.spec.readers[r])
-                self._dispatched[r] = self._taken[r] = self.sent if self._register else self._taken[r]
+                self._dispatched[r] = self._taken[r] = self._sent if self._register else self._taken[r]
                 if state_there is not None and not self._register:
                     self._resend(r, state_there.sent)
             self._prune()
 
     def _resend(self, reader: int, received: int) -> None:
         """Send a reader what it lacks: the predecessor died before it had sent this to all readers."""
-        unsent = range(received, self.sent)
+        unsent = range(received, self._sent)
         self._first[reader] = max((n + 1 for n in unsent if n not in self._messages), default=0)
         self._taken[reader] = max(self._taken[reader], self._first[reader])
-        for number in range(max(received, self._first[reader]), self.sent):
+        for number in range(max(received, self._first[reader]), self._sent):
             payload, version = self._messages[number]
-            self._send(reader, number, version, payload)
+            self._send((reader,), number, version, payload)
+
+    def _send_again(self, group: tuple[int, ...]) -> None:
+        """Send readers of one node what they may lack: one of them died, and may not have passed everything on."""
+        with self._lock:
+            if self._register:
+                self._dispatched[group[0]] = self._taken[group[0]]
+            else:
+                first = min(self._taken[r] for r in group)
+                for number in sorted(n for n in self._messages if n >= first):
+                    payload, version = self._messages[number]
+                    self._send(group, number, version, payload)
+        self._schedule_newest_for(group[0])
 
     def _value(self, payload: Payload) -> Any:
         return self._structure.unflatten(self._layout.views_in(payload.read()))
 
+    def _keep(self, number: int, version: int, first: int, content: np.ndarray) -> None:
+        """Keep a message, in order; one that is known already is not kept again."""
+        if number < self._sent:
+            return
+        if self._register:
+            self._messages = {number: (LocalPayload(content), version)}
+            self._sent = number + 1
+            return
+        if first > self._sent:
+            self._jump_to(first)
+        self._early[number] = (LocalPayload(content), version)
+        while self._sent in self._early:
+            self._messages[self._sent] = self._early.pop(self._sent)
+            self._sent += 1
+
+    def _share(self, number: int, version: int, content: np.ndarray) -> None:
+        """Pass a message on to the neighbours."""
+        if self._buffer is not None:
+            self._buffer.write(number, version, content)
+            for place in self._fan_out.neighbours:
+                self._fan_out.wake(place)
+
+    def _take_shared(self) -> None:
+        """Keep what neighbours have passed on."""
+        buffer = self._buffer
+        if buffer is None or self.spec.writer == self._place:
+            return
+        while True:
+            number = max(buffer.newest(), self._sent) if self._register else self._sent
+            if not buffer.holds(number):
+                return
+            with self._lock:
+                message = buffer.read(number)
+                if message is not None:  # else a newer one takes its place now
+                    self._keep(number, message[1], 0, message[0])
+
+    def _note_shared_credits(self) -> None:
+        """Note what readers have released, where memory says so: those of the writer's own node write it there, and
+        neighbours note what they were told for it."""
+        if self.spec.writer != self._place or self._register:
+            return
+        taken = {} if self._buffer is None else {r: self._buffer.taken(r) for r in self._neighbours}
+        if self._fan_out.credits is not None:
+            taken |= {r: n for r, n in enumerate(self._fan_out.credits.changed()) if n > taken.get(r, 0)}
+        if taken:
+            with self._lock:
+                for reader, count in taken.items():
+                    self._taken[reader] = max(self._taken[reader], count)
+                self._prune()
+
     def _jump_to(self, first: int) -> None:
         """Continue with a later message; unread ones keep their order, as if they had been sent just before it."""
-        by = first - self.sent
+        by = first - self._sent
         self._messages = {n + by: message for n, message in self._messages.items()}
         self._early = {n: message for n, message in self._early.items() if n >= first}
         for reader in self._local_readers:
             self._taken[reader] += by
-        self.sent = first
+        self._sent = first
 
     def _needs_newest(self, reader: int) -> bool:
-        return self._taken[reader] >= self._dispatched[reader] and self._dispatched[reader] < self.sent
+        confirmed = self._taken[reader] >= self._dispatched[reader] or self._is_overdue(reader)
+        return confirmed and self._dispatched[reader] < self._sent
+
+    def _is_overdue(self, reader: int) -> bool:
+        """Whether a relay may be stuck with what it has got, while others of its node could pass newer ones on."""
+        return len(self._destinations[reader]) > 1 and self._fan_out.clock() > self._confirm_by[reader]
 
     def _schedule_newest(self) -> None:
         """Have the newest of a register sent. Call it without the lock: a packet may lock other links too."""
-        for reader in self._remote_readers:
+        for reader in self._destinations:
             self._schedule_newest_for(reader)
 
     def _schedule_newest_for(self, reader: int) -> None:
-        if self._register and self._needs_newest(reader):
-            self._sender.schedule_newest(self.spec.readers[reader], self.name, reader)
+        if self._register and reader in self._destinations and self._needs_newest(reader):
+            if self._taken[reader] < self._dispatched[reader]:
+                self._turns[reader] += 1
+            self._sender.schedule_newest(self._relay(self._destinations[reader]), self.name, reader)
 
-    def _send_to_remote_readers(self, version: int, payload: Payload) -> None:
+    def _relay(self, readers: tuple[int, ...]) -> int:
+        """The place that a message for some readers is sent to."""
+        places = [self.spec.readers[r] for r in readers]
+        begin = self._turns.get(readers[0], 0) % len(places)
+        places = [*places[begin:], *places[:begin]]
+        return next(filter(self._fan_out.reachable, places), places[0])
+
+    def _may_relay(self, reader: int, place: int) -> bool:
+        """Whether a place may be sent the messages of a first reader."""
+        return self._fan_out.reachable(place) or self._relay(self._destinations[reader]) == place
+
+    def _send_to_destinations(self, version: int, payload: Payload) -> None:
         present = set(self.spec.waited_for(self._presence))
-        for reader in self._remote_readers:
+        for reader, readers in self._destinations.items():
             if reader in present:
-                self._send(reader, self.sent - 1, version, payload)
+                self._send(readers, self._sent - 1, version, payload)
             else:  # nothing is in flight to an absent reader, however long it is absent
-                self._first[reader] = self._taken[reader] = self.sent
+                self._first[reader] = self._taken[reader] = self._sent
 
-    def _send(self, reader: int, number: int, version: int, payload: Payload) -> None:
-        header = MessageHeader(self.name, number, version, self._first[reader])
-        self._sender.send_message(self.spec.readers[reader], header, payload)
+    def _send(self, readers: tuple[int, ...], number: int, version: int, payload: Payload) -> None:
+        first = self._first[readers[0]] if len(readers) == 1 else 0  # readers that may be absent are in no group
+        header = MessageHeader(self.name, number, version, first)
+        self._sender.send_message(self._relay(readers), header, payload)
 
     def _prune(self) -> None:
         """Drop messages that no end needs: all before the last one taken."""
         for number in sorted(self._messages):
-            if number >= self.sent - 1 or self._is_needed(number):
+            if number >= self._sent - 1 or self._is_needed(number):
                 return
             del self._messages[number]
 

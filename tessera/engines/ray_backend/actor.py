@@ -95,7 +95,7 @@ class ReplicaActor:
         states: dict[int, dict[LinkName, LinkState]] | None,
     ) -> None:
         """Run a replica until the run is over; `states` is what linked replicas know of its predecessor."""
-        arena = self._arena if layout.links else Arena(layout.size)
+        arena = self._arena if layout.is_shared else Arena(layout.size)
         if arena is None:
             raise RuntimeError("could not open the memory that it shares with others of its node")
         driver_link = RayDriverLink(job, link_specs, actors, life, words, presences, layout, arena, self._in_group)

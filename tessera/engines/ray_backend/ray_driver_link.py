@@ -17,6 +17,7 @@ from tessera.channels.link import HERE, Link, LinkSpec
 from tessera.channels.packing import Arrays
 from tessera.channels.rings import ArenaLayout, RingLink
 from tessera.channels.routes import Route
+from tessera.channels.rpc.fan_out import FanOut, FanOutBuffer, SharedCredits
 from tessera.channels.rpc.outbox import PIGGYBACK_SECONDS, Outbox
 from tessera.channels.rpc.rpc_link import LinkState, Payload, RpcLink
 from tessera.channels.rpc.wire import Credits, LinkName, Packet, Sender, decode
@@ -94,6 +95,8 @@ class RayDriverLink:
         self.presences = dict(presences)
         self.lives: dict[int, int] = {}
         """The first life of each place whose packets are accepted; those of a dead one may still be in flight."""
+        self._starting: set[int] = set()
+        """Places whose replica died, until its successor has sent a packet."""
         self._bell = Bell(arena, layout.bells, layout.processes + 1, job.place)
         self._rings = {
             name: RingLink(arena, link, self._bell, self._presence)
@@ -107,11 +110,34 @@ class RayDriverLink:
         self._sent_to_driver = threading.Condition()
         self._replies: deque[bytes] = deque()
         """Replies to packets, until the replica looks at its links."""
-        self.outbox = Outbox(remote, self._links.__getitem__, self._identity, self)
+        self._mates = {place: group for group in layout.mates for place in group}
+        """Place -> places of its node that take credits for each other."""
+        self._credits = {name: SharedCredits(arena, placed) for name, placed in layout.credits.items()}
+        """Credits that replicas of this node take for each other."""
+        self.outbox = Outbox(remote, self._links.__getitem__, self._identity, self, mates=self._reachable_mates)
         self._replying = {spec.writer for spec in remote.values() if spec.register and job.place in spec.readers}
         """Places that may have something to reply."""
         for name, spec in remote.items():
-            self._links[name] = RpcLink(name, spec, job.place, self.outbox, self.wake, self._presence)
+            fan_out = self._fan_out(name, arena, layout)
+            self._links[name] = RpcLink(name, spec, job.place, self.outbox, self.wake, self._presence, fan_out)
+
+    def _fan_out(self, name: LinkName, arena: Arena, layout: ArenaLayout) -> FanOut:
+        """How a link between nodes uses memory that replicas of one node share."""
+        placed = layout.buffers.get(name)
+        if placed is not None and self.job.place not in placed.places:
+            placed = None
+        return FanOut(
+            groups=layout.groups.get(name, ()),
+            buffer=None if placed is None else FanOutBuffer(arena, placed),
+            credits=self._credits.get(name),
+            neighbours=() if placed is None else tuple(p for p in placed.places if p != self.job.place),
+            wake=self._bell.ring,
+            reachable=lambda place: place not in self._starting,
+        )
+
+    def _reachable_mates(self, place: int) -> tuple[int, ...]:
+        """Places whose credits the replica of a place takes for them."""
+        return () if place in self._starting else self._mates.get(place, ())
 
     def _presence(self, place: int) -> int:
         if place in self._neighbour_words:  # neighbours write their presence at once; their death comes from the driver
@@ -217,6 +243,7 @@ class RayDriverLink:
         place, life, presence = packet.sender
         if life < self.lives.get(place, 0):
             return False
+        self._starting.discard(place)
         self._note_presence(place, (life, presence))
         self.receive_credits(packet.credits)
         for header, content in zip(packet.headers, contents, strict=True):
@@ -232,7 +259,11 @@ class RayDriverLink:
     def receive_credits(self, credits: Credits) -> None:
         """Note what readers have released."""
         for (link, reader), taken in credits.items():
-            self._links[link].receive_credit(reader, taken)
+            if link in self._links and self._links[link].spec.writer == self.job.place:
+                self._links[link].receive_credit(reader, taken)
+            else:  # it is for a neighbour
+                self._credits[link].note(reader, taken)
+                self._bell.ring(self._credits[link].writer)
 
     # Calls of the driver.
 
@@ -252,8 +283,12 @@ class RayDriverLink:
     def register_successor(self, place: int, actor: Any, life: int) -> dict[LinkName, LinkState]:
         """Send to another actor from now on; what this end of each link with its place knows."""
         self.actors[place], self.lives[place] = actor, life
+        self._starting.add(place)
+        self.outbox.repeat_credits(place, self._mates.get(place, ()))
         between = {name: link for name, link in self._links.items() if place in link.spec.places}
-        return {name: link.state_for_successor(place) for name, link in between.items()}
+        states = {name: link.state_for_successor(place) for name, link in between.items()}
+        self.wake()
+        return states
 
     def restore_links(self, states: dict[int, dict[LinkName, LinkState]]) -> None:
         """Continue where the predecessor stopped; `states` has what linked replicas know, by place."""

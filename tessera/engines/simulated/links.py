@@ -45,6 +45,11 @@ class LinkEnd:
     """Messages to one reader that one of these stands for."""
     remote: float = 1.0
     """Share of them that go to other nodes."""
+    shared: bool = False
+    """Whether the readers share what comes to their node: it is sent to one of them, or to none on the writer's own
+    (decision 0121)."""
+    relay: int = -1
+    """The place of the reader that it is sent to."""
     sent: int = 0
     """Messages that have arrived."""
     on_the_way: bool = False
@@ -88,11 +93,25 @@ class LinkEnd:
         ready += self.costs.transit_seconds(nbytes)
         if self.cards is None:
             return time.after(ready - time.now, then)
-        readers = len(self.places)
-        # what is large is fetched once by each node, whatever the number of its readers
-        sent = times * self.remote * self.copies_sent * nbytes / (readers if nbytes >= INLINE_BYTES else 1)
-        received = times * self.remote * self.copies_received * nbytes * (1 if nbytes >= INLINE_BYTES else readers)
+        # what is shared or large comes once to each node, whatever the number of its readers
+        readers = 1 if self.shared or nbytes >= INLINE_BYTES else len(self.places)
+        sent = times * self.remote * self.copies_sent * nbytes * readers / len(self.places)
+        received = times * self.remote * self.copies_received * nbytes * readers
         return transmit(time, *self.cards, sent, received, ready, then)
+
+    @property
+    def packets(self) -> float:
+        """Packets of one writer that one message of these stands for."""
+        return self.remote * self.copies_sent / len(self.places) if self.shared else self.copies_sent
+
+    def receiving_seconds(self, place: int, nbytes: int, local: float) -> tuple[float, float]:
+        """Work of a reader on a message that came from another node, and on one that it found in memory; `local` is
+        what that takes."""
+        if not self.shared:
+            return self.costs.cpu_seconds(nbytes), 0.0
+        if place == self.relay:
+            return self.remote * self.costs.cpu_seconds(nbytes), (1.0 - self.remote) * local
+        return 0.0, local
 
     @property
     def latency(self) -> float:
@@ -175,19 +194,23 @@ class SimulatedLink:
             end.deliver(self._time, ready, self.nbytes, times, partial(self._arrive, end, number, message))
 
     def _pay(self, ends: list[LinkEnd], times: float) -> float:
-        """Have the writer work on a message: within a node once, else for each reader; what it owes in all."""
-        costs = next(iter(self.ends.values())).costs
+        """Have the writer work on a message: once within its node, and for each packet; what it owes in all."""
+        costs = next((end.costs for end in self.ends.values() if end.cards), next(iter(self.ends.values())).costs)
         if all(end.cards is None for end in self.ends.values()):
             return self._charge(self._spec.writer, times * self._work.send, self._work.sending)
-        calls = sum(end.copies_sent for end in ends if not self._answers(end))
-        stored = 1.0 if self.nbytes >= INLINE_BYTES else sum(end.copies_sent for end in ends)
+        if any(end.shared and end.remote < 1 for end in ends):
+            self._charge(self._spec.writer, times * self._work.send, self._work.sending)
+        calls = sum(end.packets for end in ends if not self._answers(end))
+        packets = sum(end.packets for end in ends)
+        stored = min(1.0, packets) if self.nbytes >= INLINE_BYTES else packets
         work = calls * costs.cpu_per_message + stored * self.nbytes * costs.cpu_per_byte
         return self._charge(self._spec.writer, times * work, "")
 
     def _answers(self, end: LinkEnd) -> bool:
         """Whether params travel with replies, which take no call, since the readers send messages often enough."""
         now = self._time.now
-        return self.register and self._spec.patient and all(self._rates[place].frequent(now) for place in end.places)
+        places = (end.relay,) if end.shared else end.places
+        return self.register and self._spec.patient and all(self._rates[place].frequent(now) for place in places)
 
     def _arrive(self, end: LinkEnd, number: int, message: Message) -> None:
         end.on_the_way = False
@@ -196,7 +219,7 @@ class SimulatedLink:
             end.arrived = message
             if end.cards:
                 call = 0.0 if self._answers(end) else end.costs.cpu_per_message
-                for place in end.places:
+                for place in (end.relay,) if end.shared else end.places:
                     self._charge(place, call + self.nbytes * end.costs.cpu_per_byte, "")
                 if number + 1 < self._submitted:  # newer ones were published meanwhile: the newest is next
                     newest = self._submitted - 1
@@ -218,6 +241,9 @@ class SimulatedLink:
         if all(other.cards is None for other in self.ends.values()):
             self._charge(place, copies * self._work.receive[place], self._work.receiving)
         else:
-            self._charge(place, copies * end.costs.cpu_seconds(self.nbytes), "")
+            remote, local = end.receiving_seconds(place, self.nbytes, self._work.receive[place])
+            self._charge(place, copies * remote, "")
+            if local:
+                self._charge(place, copies * local, self._work.receiving)
         if full and self.can_send():
             self._time.after(end.latency, lambda: self._wake(self._spec.writer))

@@ -11,6 +11,7 @@ from tessera.channels.link import LinkSpec
 from tessera.channels.link_specs import LinkName
 from tessera.channels.port import HEADER
 from tessera.channels.routes import Route
+from tessera.channels.rpc.fan_out import FEWEST_READERS
 from tessera.channels.rpc.outbox import EventRate
 from tessera.engines.ray_backend.capacity import is_all_gather, is_all_reduce
 from tessera.engines.simulated.costs import Costs, exchange_name
@@ -72,14 +73,18 @@ class Wiring:
             sent, received = sum(sent for sent, _ in copies), copies[0][1]
             # where a message to the own node stands for others, most of those go to nodes like it
             remote = 1.0 if self.nodes[node] is not source else 1.0 - len(places) / sent
+            own = self.nodes[node] is source
+            shares = (several or remote > 0) and spec.absent is None and len(places) >= (1 if own else FEWEST_READERS)
             ends[node] = LinkEnd(
                 places=tuple(places),
                 capacity=spec.capacity,
-                costs=self.costs.remote_links if several else self.costs.links,
+                costs=self.costs.remote_links if remote or (several and not shares) else self.costs.links,
                 cards=(source.card, self.nodes[node].card) if remote else None,
                 copies_sent=sent,
                 copies_received=received,
                 remote=remote,
+                shared=shares,
+                relay=places[spec.writer % len(places)],
             )
             counts = self.copies.setdefault(channel.stream, [0.0, 0.0])
             for place, (_, received) in zip(places, copies, strict=True):

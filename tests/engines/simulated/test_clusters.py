@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tessera import A2C, DQN, TesseraError
+from tessera.channels.rpc.outbox import INLINE_BYTES
 from tessera.engines.simulated.cluster import Cluster, NodeKind, place_replicas
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
 from tessera.engines.simulated.deployment import on_cluster
@@ -117,6 +118,56 @@ def test_params_that_travel_with_replies_take_no_call(acting, calls):
     assert seconds(found) == pytest.approx(4 * acting + calls * 0.001, rel=0.05)
 
 
+def apart(
+    policy: str, given: Costs, actors: int, lag: int | None = 0, algorithm: Any = QUEUE, own: int = 0, **node: Any
+) -> SimulatedEngine:
+    """A learner with two cores on a node that has room for `own` actors, and so many actors on each of two others."""
+    replicas = 2 * actors + own
+    name = f"single_learner_coarse:actors={replicas}{policy}"
+    bound, environment, plan = prepare_plan(
+        algorithm, "gymnax:CartPole-v1", name, envs=replicas, groups=replicas, engine="ray", lag=lag
+    )
+    learner = dataclasses.replace(plan.fragments[1], cores=(2,))
+    plan = dataclasses.replace(plan, fragments=(plan.fragments[0], learner))
+    kinds = (NodeKind(name="learner", cores=2 + own, **node), NodeKind(name="actors", count=2, cores=actors, **node))
+    return SimulatedEngine(plan, bound, environment, given, deployment=on_cluster(plan, Cluster(kinds)))
+
+
+@pytest.mark.parametrize("width", [8, 400])
+@pytest.mark.parametrize("policy", ["", ",mode=async"])
+def test_params_go_through_a_card_once_for_each_node(policy, width):
+    """Whether they are small, so that they travel with a call, or large."""
+    algorithm = dataclasses.replace(QUEUE, widths=(width, width))
+    engine = apart(policy, costs(acting=0.5), 3, None if policy else 0, algorithm)
+    nbytes = bytes_of(engine, "params")
+    assert (nbytes >= INLINE_BYTES) == (width == 400)
+    found = engine.run(20, 5)
+    sent = {use.kind: use.sent * seconds(found) for use in found.nodes}
+    assert sent["learner"] == pytest.approx(2 * nbytes, rel=0.05)
+    assert sum(use.alike * use.received for use in found.nodes if use.kind == "actors") == pytest.approx(
+        2 * nbytes / seconds(found), rel=0.05
+    )
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_a_learner_makes_one_call_for_each_node_and_one_actor_there_passes_params_on(actors):
+    given = costs(acting=0.5, links=LinkCosts(cpu_per_message=0.001), remote_links=LinkCosts(cpu_per_message=0.1))
+    found = apart("", given, actors).run(10)
+    # a call to each of two nodes, and one of each actor; there one takes the call, and the others look into memory
+    assert found.busy["store+grad+apply"] * seconds(found) == pytest.approx(2 * 0.1 + 2 * actors * 0.1)
+    playing = 4 * 0.5 + 0.1
+    work = found.busy["env+act"] * seconds(found) * 2 * actors
+    assert work == pytest.approx(2 * actors * playing + 2 * 0.1 + 2 * (actors - 1) * 0.001)
+
+
+def test_actors_on_the_node_of_the_learner_find_params_in_memory():
+    given = costs(acting=0.5, links=LinkCosts(cpu_per_message=0.001), remote_links=LinkCosts(cpu_per_message=0.1))
+    found = apart("", given, 1, own=1).run(10)
+    # experience of two actors and of one on the same node; params by two calls, and once into memory
+    expected = 2 * 0.1 + 0.001 + 2 * 0.1 + 0.001
+    assert found.busy["store+grad+apply"] * seconds(found) == pytest.approx(expected)
+
+
 def test_an_all_reduce_goes_round_in_a_ring():
     card = NetworkCard(bandwidth=10.0, latency=0.5)
     ring = PeerRing(4, ((card, 1), (card, 2)))
@@ -208,7 +259,7 @@ def test_params_that_are_sent_now_and_then_get_as_old_in_a_large_plan():
 
 TAIL = tuple(Work(0.001 * (1 + 20 / (k + 1)), 0.001) for k in range(64))
 DISCIPLINES = {
-    "all are waited for": ("single_learner_coarse:actors={n}", 10),
+    "all are waited for": ("single_learner_coarse:actors={n}", 20),
     "as they come": ("single_learner_coarse:actors={n},mode=async,take=16", 60),
     "among peers": ("multi_learner:learners={n}", 6),
     "to a server": ("central:workers={n}", 6),
