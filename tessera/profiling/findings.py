@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +43,8 @@ class Findings:
     per_node: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     compile_seconds: float = 0.0
+    least_seconds: float = math.inf
+    """From the beginning of a probe to its first update, at the least: a run on processes takes as long, or longer."""
     skipped: list[str] = field(default_factory=list)
     """Plans for which there was no time."""
 
@@ -63,6 +66,8 @@ class Findings:
         self.ops |= {name: (envs, seconds * found.speed) for name, (envs, seconds) in found.ops.items()}
         self.dispatch = max(self.dispatch, found.dispatch * found.speed)
         self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
+        if found.compile_seconds:
+            self.least_seconds = min(self.least_seconds, found.compile_seconds)
         if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
             self.per_node.append(found.per_node * found.speed)
 

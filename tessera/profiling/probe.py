@@ -135,13 +135,14 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     engine.measure(1)
     compiled = time.perf_counter() - begun
     turn()
-    began = time.perf_counter()
-    engine.measure(1)
-    one = time.perf_counter() - began
-    chunk = max(1, int(CHUNK_SECONDS / one))
     engine.clear()
     speeds = [speed_of_a_core()]
-    began, updates = time.perf_counter(), 0
+    began = time.perf_counter()
+    engine.measure(1)
+    chunk, updates = max(1, int(CHUNK_SECONDS / (time.perf_counter() - began))), 1
+    if chunk > 1:  # else it is as good as any other
+        engine.clear()
+        began, updates = time.perf_counter(), 0
     while updates < LEAST_UPDATES or time.perf_counter() - began < SECONDS:
         engine.measure(chunk)
         speeds.append(speed_of_a_core(SPEED_SECONDS / 10))

@@ -10,8 +10,11 @@ from tessera.engines.driver.pool import assign, start_process, wait_for_any
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.profiling.probe import Probed, ProbeJob, probed_from_json
+from tessera.support.machine import cores
 
 LOOK_SECONDS = 0.2
+PATIENCE = 0.35
+"""Share of the time after which, if nobody is ready, all but the first are stopped until it was timed."""
 
 
 class Prober:
@@ -53,25 +56,35 @@ class Prober:
             raise TesseraError(f"no profile can be taken: the process that tried {in_words(self.left[0])} {ended}")
 
 
-def probe_in_turns(jobs: Sequence[ProbeJob], end: float, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Probed]]:
-    """Probe the plans of all jobs until the time is over: each job in a process of its own.
+def probe_in_turns(
+    jobs: Sequence[ProbeJob], end: float, last: float, tell: Callable[[str], None]
+) -> Iterator[tuple[Plan, Probed]]:
+    """Probe the plans of all jobs until `end`, or until `last` if nothing is known by then: each job in a process.
 
-    They compile side by side, and each plan is timed alone.
+    They compile side by side, and each plan is timed alone. Where even the first update takes long, and there are more
+    processes than cores, the first one has the machine for itself, so that there is something at all.
     """
     probers: list[Prober] = []
+    begun, known = time.monotonic(), False
+    alone_from = begun + PATIENCE * (end - begun) if len(jobs) > cores() else last
     try:
         for job in jobs:
             probers.append(Prober(job))
-        while (left := [p for p in probers if p.left]) and time.monotonic() < end:
+        while (left := [p for p in probers if p.left]) and time.monotonic() < (end if known else last):
             now = next((p for p in left if p.timing), None) or next((p for p in left if p.ready), None)
             others = [p for p in left if p is not now]
             if now is not None and not now.timing:
                 now.take_turn(others)
+            elif now is None and not known and time.monotonic() > alone_from:
+                alone_from = last
+                for other in left[1:]:
+                    other.process.pause()
             tell(in_words(now.left[0]) if now is not None else f"{len(left)} plans are compiled")
             wait_for_any([p.process for p in left], LOOK_SECONDS)
             for prober in left:
                 for found in prober.received():
                     prober.end_turn(others)
+                    known = True
                     yield found
                 if not prober.left:
                     prober.process.terminate()

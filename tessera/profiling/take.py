@@ -50,14 +50,14 @@ def take_profile(
     def tell(what: str) -> None:
         progress(what, min(1.0, (time.monotonic() - begun) / seconds))
 
-    findings = run_all_probes(algorithm, env, plan, begun + PROBES * seconds, tell)
+    findings = run_all_probes(algorithm, env, plan, begun + PROBES * seconds, begun + seconds, tell)
     if not findings.timings:
         raise TesseraError(
             f"no profile can be taken: not one update of {plan.algorithm} in {plan.env} was done within {seconds:.0f} s"
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, tell)
+    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, findings.least_seconds, tell)
     roomy = [run for run in ran if not is_crowded(run.plan)]
     if ran:
         crowded = next((run for run in ran if is_crowded(run.plan)), None)
@@ -80,7 +80,7 @@ def take_profile(
 
 
 def run_all_probes(
-    algorithm: Algorithm, env: Environment, plan: Plan, end: float, tell: Callable[[str], None]
+    algorithm: Algorithm, env: Environment, plan: Plan, end: float, last: float, tell: Callable[[str], None]
 ) -> Findings:
     """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one.
 
@@ -98,7 +98,7 @@ def run_all_probes(
         jobs.append(ProbeJob(plans, algorithm, env, 1, wide_numbers(), ops))
     findings = Findings()
     left = [tried for job in jobs for tried in job.plans]
-    for tried, found in probe_in_turns(jobs, end, tell):
+    for tried, found in probe_in_turns(jobs, end, last, tell):
         findings.add(found, tried is everything)
         left.remove(tried)
     findings.skipped += map(in_words, left)
@@ -106,12 +106,12 @@ def run_all_probes(
 
 
 def run_trials(
-    algorithm: Algorithm, env: Environment, plans: list[Plan], end: float, tell: Callable[[str], None]
+    algorithm: Algorithm, env: Environment, plans: list[Plan], end: float, longest: float, tell: Callable[[str], None]
 ) -> tuple[list[TrialRun], list[str]]:
-    """Run plans on processes, as long as there is time; and those for which there was none."""
+    """Run plans on processes, as long as there is time for one that takes `longest`; and those for which there was
+    none."""
     found: list[TrialRun] = []
     skipped: list[str] = []
-    longest = 0.0
     for tried in plans:
         begun = time.monotonic()
         if begun + longest > end:

@@ -359,7 +359,7 @@ def test_plans_compile_side_by_side_and_whoever_is_timed_is_alone(planned, monke
     monkeypatch.setattr(Prober, "take_turn", take_turn)
     job = ProbeJob(tuple(plans), bound, environment, 1, False, (False, False))
     jobs = [replace(job, plans=(tried,), ops=(False,)) for tried in plans]
-    found = dict(probe_in_turns(jobs, time.monotonic() + 120, told.append))
+    found = dict(probe_in_turns(jobs, *2 * [time.monotonic() + 120], told.append))
     assert set(found) == set(plans)
     assert all(probed.timings for probed in found.values())
     assert len(set(timing)) == len(timing) == 2
@@ -367,7 +367,7 @@ def test_plans_compile_side_by_side_and_whoever_is_timed_is_alone(planned, monke
     assert told[0] == "2 plans are compiled"
     assert {in_words(tried) for tried in plans} <= set(told)
     timing.clear()
-    assert list(dict(probe_in_turns([job], time.monotonic() + 120, told.append))) == plans
+    assert list(dict(probe_in_turns([job], *2 * [time.monotonic() + 120], told.append))) == plans
     assert len(timing) == 2
     assert len(set(timing)) == 1  # one process, one plan after the other
 
