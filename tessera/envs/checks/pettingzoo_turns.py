@@ -58,7 +58,9 @@ def _reset(env: Any, table: Table, name: str, seed: int | None = None) -> SeenPo
     return _position(env, table, f"reset() of {name}")
 
 
-def _move(env: Any, table: Table, name: str, at: SeenPosition, random: np.random.Generator) -> tuple[bool, SeenPosition]:
+def _move(
+    env: Any, table: Table, name: str, at: SeenPosition, random: np.random.Generator
+) -> tuple[bool, SeenPosition]:
     """Make any legal move: (whether the game is over, where it is)."""
     with calling("step"):
         env.step(table.decoded(int(random.choice(np.flatnonzero(at.legal)))))
