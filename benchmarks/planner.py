@@ -413,6 +413,8 @@ What other ways to choose lose, by the same measure:
 three numbers.
 
 ![predicted and measured steps per second](planner.png)
+
+[planner_h200.md](planner_h200.md) and [planner_ray.md](planner_ray.md) have plans on an accelerator and on three Ray nodes.
 """
 
 
