@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from tessera.program.training_program import acting, published
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from every_line import walk
+from exploitability import chances_of, exploitability
+
+from tessera.runs.saved_run import load_run
 
 
 @pytest.mark.slow
@@ -23,3 +28,15 @@ def test_alphazero_never_loses_tic_tac_toe(seed):
         found = walk(result.algorithm, view, result.env, first)
         assert found["lost"] == 0, found
         assert found["won"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 12])
+def test_kuhn_poker_is_learned_with_the_preset_until_the_best_answer_wins_next_to_nothing(seed, tmp_path):
+    command = [sys.executable, "-m", "tessera", "train", "ppo", "pgx:kuhn_poker", "--preset", "--seed", str(seed)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment.pop("XLA_FLAGS", None)  # optimised, as users have it and the other tests do not
+    command += ["--eval-episodes", "10", "--run-dir", str(tmp_path / "run")]
+    subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    run = load_run(tmp_path / "run")
+    assert exploitability(run.env, chances_of(run.algorithm, run.view)) <= 0.02
