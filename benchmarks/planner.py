@@ -415,8 +415,8 @@ three numbers.
 ![predicted and measured steps per second](planner.png)
 
 [planner_h200.md](planner_h200.md) and [planner_ray.md](planner_ray.md) have plans on an accelerator and on three Ray
-nodes. A first profile on a machine that has compiled nothing yet gets less far within its minute. It says which plans it
-did not try, and predictions of plans like these are rough.
+nodes. A first profile on a machine that has compiled nothing yet gets less far within its minute. It says which plans
+it did not try, and predictions of plans like these are rough.
 """
 
 
