@@ -139,8 +139,8 @@ class PlacedCredits:
 
 
 class SharedCredits:
-    """What readers of a link on other nodes have released, for its writer: any replica of the writer's node that is
-    told so notes it here."""
+    """What readers of a link on other nodes have released, for its writer. Any replica of the writer's node that learns
+    of it notes it here."""
 
     def __init__(self, arena: Arena, placed: PlacedCredits) -> None:
         self.writer, self._arena = placed.writer, arena
@@ -172,7 +172,7 @@ class FanOut:
     buffer: FanOutBuffer | None = None
     """In the memory of this node, if readers of the link share it."""
     credits: SharedCredits | None = None
-    """What neighbours of the writer were told for it."""
+    """What neighbours of the writer learn for it."""
     neighbours: tuple[int, ...] = ()
     """Places of the other replicas that use this buffer."""
     wake: Callable[[int], None] = field(default=lambda place: None)

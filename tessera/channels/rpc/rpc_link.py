@@ -349,7 +349,7 @@ class RpcLink:
 
     def _note_shared_credits(self) -> None:
         """Note what readers have released, where memory says so: those of the writer's own node write it there, and
-        neighbours note what they were told for it."""
+        neighbours note what they learn for it."""
         if self.spec.writer != self._place or self._register:
             return
         taken = {} if self._buffer is None else {r: self._buffer.taken(r) for r in self._neighbours}
