@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -39,6 +40,7 @@ def test_a_run_is_evaluated_against_an_opponent(runs, capsys):
     assert summary["eval_won"] + summary["eval_drawn"] + summary["eval_lost"] == 20
 
 
+@pytest.mark.slow
 def test_the_opponent_decides_what_is_best_and_when_to_stop(tmp_path, capsys):
     """A search beats a player who plays at random, whatever its network, so the first evaluation reaches the target."""
     options = ["--evaluate-every", "1", "--target-return", "0.1", "--eval-episodes", "40", "--opponent", "random"]
@@ -71,11 +73,21 @@ def test_workers_do_not_change_the_games(runs, capsys, monkeypatch):
     monkeypatch.setattr(many_runs, "BATCH", 8)
     found = []
     for workers in ("1", "2"):
-        players = [str(runs / "a"), "greedy", str(runs / "b")]
+        players = [str(runs / "b"), "random"]
         main(["match", *players, "--games", "20", "--workers", workers, "--engine", "local", "--format", "json"])
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1]
-    assert [g["first"] for g in found[0]["games"]] == [players[0], players[0], "greedy"]
+
+
+@pytest.mark.slow
+def test_everybody_plays_everybody_also_those_who_need_no_learning(runs, capsys):
+    players = [str(runs / "b"), str(runs / "a"), "random", "mcts:16"]
+    main(["match", *players, "--games", "40", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    pairs = [(g["first"], g["second"]) for g in found["games"]]
+    assert pairs == list(itertools.combinations(players, 2))
+    assert found["games"][-1]["lost"] > found["games"][-1]["won"]  # random against a search
+    assert found["elo"]["mcts:16"]["rating"] > found["elo"]["random"]["rating"]
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from tessera import TesseraError
 from tessera.cli.main import main
+from tessera.cli.play import check_playable
+from tessera.envs import make
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("play")
     more = ["--unroll", "8", "--envs", "8", "--widths", "8", "--quiet", "--steps", "64", "--eval-episodes", "2"]
-    for name, env in {
-        "board": "pgx:tic_tac_toe",
-        "cards": "pgx:kuhn_poker",
-        "seated": "pgx:tic_tac_toe?opponent=random",
-        "pole": "gymnax:CartPole-v1",
-    }.items():
-        main(["train", "ppo", env, *more, "--run-dir", str(folder / name)])
+    for name, game in {"board": "tic_tac_toe", "cards": "kuhn_poker"}.items():
+        main(["train", "ppo", f"pgx:{game}", *more, "--run-dir", str(folder / name)])
     return folder
 
 
@@ -75,8 +74,6 @@ def test_cards_of_the_other_one_are_shown_at_the_end_only(runs, monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["seated"], "in which random plays the side that would be yours"),
-        (["pole"], "is no game of two players who take turns"),
         (["nowhere"], "nowhere"),
         (["board", "--checkpoint", "x"], "choose newest, best, or the number of an update"),
         (["board", "--side", "third"], "--side"),
@@ -87,3 +84,21 @@ def test_what_cannot_be_played_is_said_in_one_sentence(runs, arguments, said, ca
         main(["play", str(runs / arguments[0]), *arguments[1:]])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("pgx:tic_tac_toe?opponent=random", "in which random plays the side that would be yours"),
+        ("gymnax:CartPole-v1", "gymnax:CartPole-v1, which is no game of two players who take turns"),
+    ],
+)
+def test_what_is_no_game_for_a_person_and_an_agent_is_refused(env, said):
+    with pytest.raises(TesseraError, match=said):
+        check_playable(SimpleNamespace(env=make(env), folder="runs/a"))
+
+
+def test_a_game_that_cannot_be_drawn_is_refused():
+    game = SimpleNamespace(name="mine", opponent="", spec=SimpleNamespace(players=2))
+    with pytest.raises(TesseraError, match="mine has no drawing of its board"):
+        check_playable(SimpleNamespace(env=game, folder="runs/a"))

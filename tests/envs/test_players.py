@@ -71,6 +71,51 @@ def test_a_solver_knows_what_moves_are_worth_also_side_by_side():
     assert moves_of("solver:bitbully", env, stacked(states))[[0, 2]].tolist() == [3, 0]
 
 
+@pytest.mark.slow
+def test_a_solver_never_gives_away_what_is_won_or_drawn():
+    """From positions after random moves, against a player who looks one move ahead; in loops, side by side."""
+    pytest.importorskip("bitbully")
+    env, count = make("pgx:connect_four"), 200
+    solver, other, nothing = named_opponent("solver:bitbully", env), named_opponent("greedy", env), jnp.zeros((), bool)
+
+    def moved(state, player, key):
+        seen = Timestep(
+            env.observe(state), jnp.zeros(()), nothing, nothing, None, legal=env.legal(state),
+            player=env.player(state), state=state,
+        )  # fmt: skip
+        return env.step(state, player.move((), seen, key)[0], key)
+
+    def begun(key, moves):
+        state, _ = env.reset(key)
+        random = named_opponent("random", env)
+        return jax.lax.fori_loop(0, moves, lambda k, s: moved(s, random, jax.random.fold_in(key, k))[0], state)
+
+    def played(state, key):
+        """What the solver earns if it moves first from here."""
+        side = env.player(state)
+
+        def turn(carry):
+            state, _, key = carry
+            key, now = jax.random.split(key)
+            ours, theirs = (moved(state, player, now) for player in (solver, other))
+            mine = env.player(state) == side
+            after = jax.tree.map(lambda a, b: jnp.where(mine, a, b), ours, theirs)
+            return after[0], after[2][side], key
+
+        return jax.lax.while_loop(lambda c: ~c[0].terminated, turn, (state, jnp.zeros(()), key))[1]
+
+    keys = jax.random.split(jax.random.key(0), count)
+    states = jax.jit(jax.vmap(begun))(keys, jnp.arange(count) % 24)
+    going = np.flatnonzero(~np.asarray(states.terminated))
+    states = jax.tree.map(lambda x: x[going], states)
+    worth = np.sign(np.asarray(jax.jit(jax.vmap(find_solver("bitbully", env)))(states)).max(-1))
+    earned = np.asarray(jax.jit(jax.vmap(played))(states, keys[going]))
+    assert (worth > 0).sum() > 50
+    assert (worth <= 0).sum() > 20
+    assert (earned >= worth).all()
+    assert (earned[worth > 0] == 1).all()
+
+
 @pytest.mark.parametrize(
     ("game", "name", "said"),
     [
