@@ -143,12 +143,14 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     if chunk > 1:  # else it is as good as any other
         engine.clear()
         began, updates = time.perf_counter(), 0
-    while updates < LEAST_UPDATES or time.perf_counter() - began < SECONDS:
+    while (
+        not updates
+        or (passed := time.perf_counter() - began) < SECONDS
+        or (updates < LEAST_UPDATES and passed < MOST_SECONDS)
+    ):
         engine.measure(chunk)
         speeds.append(speed_of_a_core(SPEED_SECONDS / 10))
         updates += chunk
-        if time.perf_counter() - began > MOST_SECONDS:
-            break
     watches = engine.stopwatches
     between, nodes, spans = (sum(getattr(s, name) for s in watches) for name in ("between", "nodes", "spans"))
     between = max(0.0, between - spans * watches[0].own_seconds())
