@@ -5,8 +5,8 @@ hold tokens, and a segment or an Op takes its cost in seconds of virtual time. S
 and how old experience gets need no model of their own.
 
 As in JAX, a segment whose results Python does not read runs beside the program that called it, once what it reads is
-there: a host environment steps while the update is computed. So do the steps of double-buffered environments, one after
-the other, in a thread of their own (`overlap`).
+there, and on processors once all that were called before it are done: a device runs its programs in order. So do the
+steps of double-buffered environments, one after the other, in a thread of their own (`overlap`).
 """
 
 from __future__ import annotations
@@ -368,7 +368,11 @@ class SimulatedEngine:
         work, share = Work(work.seconds + more, work.cpu_seconds + more), replica.share
         replica.debt += self.costs.per_node
         read = _jobs(share, self._known_effects(segment)[0])
-        job = replica.beside.begin(read, lambda done: self._start(replica, work, done, segment, share))
+        if replica.device is None:  # that of an accelerator has a queue of its own
+            read |= {replica.segment}
+        job = replica.segment = replica.beside.begin(
+            read, lambda done: self._start(replica, work, done, segment, share)
+        )
         self._write(replica, segment, job)
         if segment.fetched:
             replica.beside.when_done(job, lambda: self._advance(replica))

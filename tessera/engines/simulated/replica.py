@@ -56,6 +56,8 @@ class SimulatedReplica:
         self.share = self.whole
         """What its program works on."""
         self.overlap = VirtualOverlap(groups, first_half)
+        self.segment = 0
+        """The segment that was called last, by its number."""
         self.stepping = 0
         """What the thread that steps was given last, by its number."""
         self.stepping_members = None if members is None else members.beside()
