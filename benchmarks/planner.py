@@ -5,9 +5,10 @@
     python benchmarks/planner.py --page                  and write docs/planner.md
     python benchmarks/planner.py --pairs ppo-bimodal --plans "env@2/act+store+grad@2/apply" auto
 
-For each pair of an algorithm and an environment a profile is taken, and every plan is predicted from it alone. Then all
-plans are started, and run in turn, round after round. Nothing is fitted to what is measured here. `auto` is the plan
-that the search chooses.
+For each pair of an algorithm and an environment a profile is taken, and taken again if it was cut short because so much
+had to be compiled. Every plan is predicted from it alone. Then all plans are started, those on processes twice, so that
+what they run is compiled, and run in turn, round after round. Nothing is fitted to what is measured here. `auto` is the
+plan that the search chooses.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ from tessera.planning.search import search_plans
 from tessera.profiling.probe import speed_of_a_core
 from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
-from tessera.profiling.trial_run import most_bytes
 from tessera.support.accelerators import share_accelerators
-from tessera.support.machine import cores
+from tessera.support.machine import cores, peak_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -99,6 +99,8 @@ class Options:
     """Seconds for a profile."""
     fresh: bool = True
     """Take a profile even if one is saved."""
+    twice: bool = True
+    """Start plans on processes twice, so that what compiling takes is no part of the memory that they hold."""
     output: Path | None = None
     """File for all figures, as JSON, after each pair."""
     inputs: tuple[Path, ...] = ()
@@ -206,7 +208,9 @@ def run_pair(name: str, options: Options) -> Pair:
     algorithm, env, settings = {**PAIRS, **MORE_PAIRS}[name]
     chosen = algorithms.get(algorithm)(**settings)
     bound, environment, base = prepare_plan(chosen, env, None)
-    profile = saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, seconds=options.budget)
+    how: dict[str, Any] = {"seconds": options.budget}
+    saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, **how)
+    profile = saved_or_taken(bound, environment, base, progress_bar, complete=True, **how)
     rows: list[Row] = []
     running: list[Running] = []
     try:
@@ -220,6 +224,8 @@ def run_pair(name: str, options: Options) -> Pair:
                 print(f"  {text}: {error}")
                 continue
             rows.append(row)
+            if options.twice and plan.engine != "serial":
+                Running(plan, bound, environment).close()
             running.append(Running(plan, bound, environment))
         for _ in range(options.rounds):
             for row, run in zip(rows, running, strict=True):
@@ -307,7 +313,7 @@ class Running:
         held: dict[str, int] = {}
         for title, pid in getattr(self.engine, "processes", dict)().items():
             fragment = title.rpartition("/")[0]
-            held[fragment] = max(most_bytes(pid), held.get(fragment, 0))
+            held[fragment] = max(peak_memory(pid), held.get(fragment, 0))
         return held
 
     def measure(self, seconds: float) -> float:

@@ -38,7 +38,8 @@ def profile_command(arguments: list[str]) -> None:
         raise TesseraError(f"--seconds {options.seconds:g}: starting and compiling alone take most of 20: ask for more")
     share_accelerators()  # processes that measure want some too
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **plan_arguments(world))
-    profile = saved_or_taken(bound, env, plan, progress_bar, again=options.again, seconds=options.seconds)
+    how = {"again": options.again, "complete": True, "seconds": options.seconds}
+    profile = saved_or_taken(bound, env, plan, progress_bar, **how)
     print(report(profile))
     if profile.gap:
         print(f"note      {profile.gap}")

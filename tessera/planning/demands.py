@@ -149,7 +149,7 @@ class Demands:
             if costs.timings and not costs.ops and node_name(node) not in costs.timings:
                 raise TesseraError(
                     f"the profile was cut short, and does not say what `{_short(node_name(node))}` costs: take it "
-                    "again with `tessera profile --again`, when the machine has less to do"
+                    "again with `tessera profile`, when the machine has less to do"
                 )
 
             def in_turn() -> float:

@@ -45,6 +45,8 @@ class Findings:
     compile_seconds: float = 0.0
     least_seconds: float = math.inf
     """From the beginning of a probe to its first update, at the least: a run on processes takes as long, or longer."""
+    process_bytes: int = 0
+    """The least that a process that tried plans has held; 0: not known."""
     skipped: list[str] = field(default_factory=list)
     """Plans for which there was no time."""
 
@@ -68,6 +70,8 @@ class Findings:
         self.compile_seconds = max(self.compile_seconds, found.compile_seconds)
         if found.compile_seconds:
             self.least_seconds = min(self.least_seconds, found.compile_seconds)
+        if found.process_bytes:
+            self.process_bytes = min(found.process_bytes, self.process_bytes or found.process_bytes)
         if alone and found.timings:  # where replicas take turns, Python also looks for messages in vain
             self.per_node.append(found.per_node * found.speed)
 
@@ -94,7 +98,7 @@ def make_costs(findings: Findings, plan: Plan, algorithm: Algorithm, env: Enviro
     costs = Costs(ops=ops, links=links, exchanges=each, timings=timings, per_node=per_node)
     dispatch = findings.dispatch / usual
     factors = kind_factors(timed_segments(costs, plan, algorithm, env), dispatch)
-    return replace(costs, dispatch=dispatch, factors=factors)
+    return replace(costs, dispatch=dispatch, factors=factors, process_memory=findings.process_bytes)
 
 
 def kind_factors(timed: list[tuple[str, float, float]], dispatch: float) -> dict[str, float]:

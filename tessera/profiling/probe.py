@@ -19,6 +19,7 @@ from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
 from tessera.profiling.stopwatch import thinned, undisturbed
+from tessera.support.machine import peak_memory
 
 if TYPE_CHECKING:
     from tessera.profiling.probe_engine import ProbeEngine
@@ -67,6 +68,8 @@ class Probed:
     """Seconds that it takes to call a compiled program, where Ops were timed."""
     speed: float = 1.0
     """What a core of this machine got done meanwhile: machines that others share are not always as fast."""
+    process_bytes: int = 0
+    """The most memory that the process has held so far."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     exchanges = _exchanges(engine)
-    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed=statistics.fmean(speeds))
+    speed = statistics.fmean(speeds)
+    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed=speed, process_bytes=peak_memory())
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -205,7 +209,8 @@ def _probe_ops(engine: ProbeEngine, turn: Callable[[], None]) -> Probed:
 def probed_to_json(found: Probed) -> dict[str, Any]:
     """Plain data."""
     exchanges = [[e.name, e.links, e.nbytes, e.seconds] for e in found.exchanges]
-    plain = {name: getattr(found, name) for name in ("per_node", "compile_seconds", "dispatch", "speed")}
+    numbers = ("per_node", "compile_seconds", "dispatch", "speed", "process_bytes")
+    plain = {name: getattr(found, name) for name in numbers}
     return {"timings": timings_to_json(found.timings), "exchanges": exchanges, "ops": found.ops, **plain}
 
 
@@ -219,6 +224,7 @@ def probed_from_json(found: dict[str, Any]) -> Probed:
         {name: (int(envs), float(seconds)) for name, (envs, seconds) in found["ops"].items()},
         found["dispatch"],
         found["speed"],
+        found["process_bytes"],
     )
 
 

@@ -67,7 +67,7 @@ class Profile:
             return ""
         return (
             f"the profile was cut short, so predictions are rough: {len(self.skipped)} plans were not tried, such as "
-            f"{self.skipped[0]}; what it compiled is kept, so that `tessera profile --again` gets further"
+            f"{self.skipped[0]}; what it compiled is kept, so that `tessera profile` gets further the next time"
         )
 
     @property

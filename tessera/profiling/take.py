@@ -30,11 +30,23 @@ PROBES = 0.65
 
 
 def saved_or_taken(
-    algorithm: Algorithm, env: Environment, plan: Plan, bar: Bar, *, again: bool = False, seconds: float = BUDGET
+    algorithm: Algorithm,
+    env: Environment,
+    plan: Plan,
+    bar: Bar,
+    *,
+    again: bool = False,
+    complete: bool = False,
+    seconds: float = BUDGET,
 ) -> Profile:
-    """The saved profile of what a plan runs; or one that is taken now and saved, before a progress bar."""
+    """The saved profile of what a plan runs; or one that is taken now and saved, before a progress bar.
+
+    Args:
+        again: take one even if one is saved.
+        complete: take one also if the saved one was cut short: what was compiled then is kept, so it gets further.
+    """
     profile = None if again else find_profile(algorithm, env, plan)
-    if profile is None:
+    if profile is None or (complete and profile.skipped):
         with bar() as progress:
             profile = take_profile(algorithm, env, plan, progress, seconds)
         save_profile(profile)

@@ -26,7 +26,7 @@ from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
 from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
-from tessera.support.machine import cores
+from tessera.support.machine import cores, peak_memory
 
 SECONDS = 0.8
 """How long a run is timed, once with and once without stopwatches."""
@@ -131,7 +131,7 @@ def _run(
         fragments: dict[str, int] = {}
         for title, pid in engine.processes().items():
             fragment = title.rpartition("/")[0]
-            fragments[fragment] = max(most_bytes(pid), fragments.get(fragment, 0))
+            fragments[fragment] = max(peak_memory(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
     return started, seconds, updates, fragments
@@ -215,9 +215,3 @@ def fitted(name: str, costs: Costs, run: TrialRun, algorithm: Algorithm, env: En
 def _with(costs: Costs, name: str, seconds: float) -> Costs:
     given: dict[str, Any] = {name: seconds}
     return replace(costs, **given)
-
-
-def most_bytes(pid: int) -> int:
-    """The most memory that a process has held."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -30,19 +30,20 @@ def replan(plan: Plan, policy: Policy) -> Plan | None:
 
 
 def split_plans(plan: Plan) -> Iterator[Plan | None]:
-    """Plans with two fragments, and of peers, by how much they tell: with few replicas, and with as many as can be."""
+    """Plans with two fragments, and of peers, by how much they tell: with few replicas, and with as many as can be.
+
+    First those without whose parts a kind of plan has no costs at all.
+    """
     most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
     players, steppers, workers = SPLITS
     yield in_two(plan, players)
-    if most > 1:
-        yield in_two(plan, players, most)
     yield in_two(plan, steppers)
-    if most > 1:
-        yield in_one(plan, 2 if most % 2 == 0 else most)
     yield in_two(plan, workers)
     if most > 1:
-        yield in_two(plan, steppers, most)
+        yield in_two(plan, players, most)
+        yield in_one(plan, 2 if most % 2 == 0 else most)
         yield in_two(plan, workers, most)
+        yield in_two(plan, steppers, most)
     if most > 2:
         yield in_one(plan, most)
 
@@ -53,7 +54,7 @@ def trial_plans(plan: Plan) -> list[Plan]:
     Where replicas share an accelerator, what that costs decides more than all else.
     """
     players, steppers, workers = SPLITS
-    found = [in_two(plan, steppers), crowded_plan(plan), in_two(plan, players), in_two(plan, workers)]
+    found = [in_two(plan, steppers), crowded_plan(plan), in_two(plan, workers), in_two(plan, players)]
     if on_accelerators(plan):
         found[:2] = reversed(found[:2])
     return [tried for tried in found if tried is not None]

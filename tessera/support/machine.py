@@ -39,6 +39,12 @@ def _left_in_container() -> list[int]:
     return []
 
 
+def peak_memory(process: int | str = "self") -> int:
+    """The most bytes of memory that a process has held so far."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def process_start() -> float:
     """When this process began, in seconds since the epoch; now, where the system does not say."""
     try:

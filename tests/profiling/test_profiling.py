@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tessera.engines.simulated.programs import work_in
 from tessera.graph.policy import Fragment, Policy
 from tessera.planning.prepare import prepare_plan
 from tessera.profiling import profile as profiles
+from tessera.profiling import take
 from tessera.profiling.findings import (
     Findings,
     alone,
@@ -32,7 +35,7 @@ from tessera.profiling.findings import (
     make_costs,
 )
 from tessera.profiling.op_timing import OpTimer
-from tessera.profiling.probe import ExchangeTime, ProbeJob, probe, probed_from_json, probed_to_json
+from tessera.profiling.probe import ExchangeTime, Probed, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.probers import Prober, in_words, probe_in_turns
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
@@ -299,7 +302,27 @@ def test_a_profile_that_was_cut_short_says_so(planned):
     assert saved.gap == ""
     short = replace(saved, skipped=("env | act+store+grad+apply", "env+act x 8 | store+grad+apply"))
     assert "2 plans were not tried, such as env | act+store+grad+apply" in short.gap
-    assert "tessera profile --again" in short.gap
+    assert "`tessera profile` gets further" in short.gap
+
+
+def test_a_profile_that_was_cut_short_is_completed_where_that_is_asked_for(planned, folder, monkeypatch):
+    whole = some_profile(planned)
+    short = replace(whole, skipped=("env | act+store+grad+apply",))
+    save_profile(short)
+    monkeypatch.setattr(take, "take_profile", lambda *_: whole)
+    bar = partial(nullcontext, lambda what, share: None)
+    assert take.saved_or_taken(*planned, bar) == short
+    assert take.saved_or_taken(*planned, bar, complete=True) == whole
+    assert take.saved_or_taken(*planned, bar) == whole
+
+
+def test_a_process_that_tried_plans_says_how_much_memory_one_takes_where_none_was_run(planned):
+    bound, environment, plan = planned
+    findings = Findings()
+    for held in (300, 200, 0):
+        found = Probed({"env actions -> timesteps": (Timing(8, 1, (Work(1.0, 1.0),)),)}, (), 0.0, 1.0, {})
+        findings.add(replace(found, process_bytes=held), alone=True)
+    assert make_costs(findings, plan, bound, environment).process_bytes(["env", "act"]) == 200
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 3, "costs": {"ops": 3}}'])
