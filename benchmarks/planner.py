@@ -6,9 +6,8 @@
     python benchmarks/planner.py --pairs ppo-bimodal --plans "env@2/act+store+grad@2/apply" auto
 
 For each pair of an algorithm and an environment a profile is taken, and taken again if it was cut short because so much
-had to be compiled. Every plan is predicted from it alone. Then all plans are started, those on processes twice, so that
-what they run is compiled, and run in turn, round after round. Nothing is fitted to what is measured here. `auto` is the
-plan that the search chooses.
+had to be compiled. Every plan is predicted from it alone. Then all plans are started, and run in turn, round after
+round. Nothing is fitted to what is measured here. `auto` is the plan that the search chooses.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from tessera.profiling.probe import speed_of_a_core
 from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
 from tessera.support.accelerators import share_accelerators
-from tessera.support.machine import cores, peak_memory
+from tessera.support.machine import cores, forget_peak_memory, peak_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -99,8 +98,6 @@ class Options:
     """Seconds for a profile."""
     fresh: bool = True
     """Take a profile even if one is saved."""
-    twice: bool = True
-    """Start plans on processes twice, so that what compiling takes is no part of the memory that they hold."""
     output: Path | None = None
     """File for all figures, as JSON, after each pair."""
     inputs: tuple[Path, ...] = ()
@@ -224,8 +221,6 @@ def run_pair(name: str, options: Options) -> Pair:
                 print(f"  {text}: {error}")
                 continue
             rows.append(row)
-            if options.twice and plan.engine != "serial":
-                Running(plan, bound, environment).close()
             running.append(Running(plan, bound, environment))
         for _ in range(options.rounds):
             for row, run in zip(rows, running, strict=True):
@@ -302,6 +297,8 @@ class Running:
             self.engine.advance(1)
         self.chunk = max(1, min(1024, int(WINDOW / (time.perf_counter() - begun))))
         self.engine.advance(self.chunk)
+        for pid in getattr(self.engine, "processes", dict)().values():
+            forget_peak_memory(pid)  # of compiling
 
     @property
     def lag(self) -> float:
@@ -407,7 +404,7 @@ Then all plans were started, and run in turn for some seconds, {rounds} times. N
 - *Error*: of predicted steps/s, over all plans. Others share this machine, and its cores are not always as fast. Their
   speed was measured with the profile and around every run, and errors are of predictions for cores of that speed.
   *Speed* is by how much it had changed. *Lag*: mean age of what is learned from, in updates. *Memory*: the most
-  that a process has held.
+  that a process has held once all was compiled.
 
 What other ways to choose lose, by the same measure:
 

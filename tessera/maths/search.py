@@ -6,6 +6,7 @@ A search is of a batch of one game, with that game's key, so that a game is sear
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +60,40 @@ def following(game: DeviceEnvironment, judge: Judge) -> Callable[..., tuple[Any,
         return result, jax.tree.map(lambda x: x[None], after)
 
     return follow
+
+
+def gumbel_search(
+    params: Any, key: jax.Array, root: Any, follow: Callable[..., Any], simulations: int, illegal: jax.Array,
+    *, considered: int, explores: bool,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """The best move by sequential halving, and how likely each is by what was found (Danihelka et al., 2022)."""
+    import mctx
+
+    found = mctx.gumbel_muzero_policy(
+        params, key, root, follow, simulations, illegal,
+        qtransform=mctx.qtransform_completed_by_mix_value,
+        max_num_considered_actions=considered,
+        gumbel_scale=1.0 if explores else 0.0,
+    )  # fmt: skip
+    return found.action[0].astype(jnp.int32), found.action_weights[0]
+
+
+def puct_search(
+    params: Any, key: jax.Array, root: Any, follow: Callable[..., Any], simulations: int, illegal: jax.Array,
+    *, dirichlet: float, noise_share: float, explores: bool,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """The move that was looked at most, and the share of looks of each (Silver et al., 2018)."""
+    import mctx
+
+    found = mctx.muzero_policy(
+        params, key, root, follow, simulations, illegal,
+        qtransform=partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0),
+        dirichlet_fraction=noise_share,
+        dirichlet_alpha=dirichlet,
+        temperature=1.0 if explores else 0.0,
+    )  # fmt: skip
+    shares = found.action_weights[0]
+    return jnp.argmax(shares).astype(jnp.int32), shares
 
 
 def rollout(game: DeviceEnvironment, state: Any, over: jax.Array, key: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
 from tessera.profiling.stopwatch import thinned, undisturbed
-from tessera.support.machine import peak_memory
+from tessera.support.machine import forget_peak_memory, peak_memory
 
 if TYPE_CHECKING:
     from tessera.profiling.probe_engine import ProbeEngine
@@ -69,7 +69,7 @@ class Probed:
     speed: float = 1.0
     """What a core of this machine got done meanwhile: machines that others share are not always as fast."""
     process_bytes: int = 0
-    """The most memory that the process has held so far."""
+    """The most memory that the process has held since all was compiled."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     engine.start()
     engine.measure(1)
     compiled = time.perf_counter() - begun
+    forget_peak_memory()
     turn()
     engine.clear()
     speeds = [speed_of_a_core()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from tessera.algorithms.contract import Algorithm
@@ -14,12 +14,13 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.profiling import Bar, Progress
+from tessera.profiling.calibration import Calibration
 from tessera.profiling.contention import measure_slowdown
 from tessera.profiling.findings import Findings, alone, make_costs
 from tessera.profiling.probe import ProbeJob
 from tessera.profiling.probers import in_words, probe_in_turns
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
-from tessera.profiling.trial_run import TrialRun, bytes_besides_arrays, times_after_wait, trial_run, with_wakes
+from tessera.profiling.trial_run import TrialRun, bytes_besides_arrays, trial_run
 from tessera.profiling.tried_plans import in_one, is_crowded, split_plans, trial_plans
 from tessera.support.machine import cores
 
@@ -72,9 +73,11 @@ def take_profile(
     ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, findings.least_seconds, tell)
     roomy = [run for run in ran if not is_crowded(run.plan)]
     if ran:
-        crowded = next((run for run in ran if is_crowded(run.plan)), None)
-        costs = with_waits(costs, roomy or ran, alone(findings), algorithm, env)
-        costs = with_wakes(costs, roomy, crowded, algorithm, env)
+        calibration = Calibration(algorithm, env, findings.usual_speed)
+        costs = with_memory(costs, roomy or ran, algorithm, env)
+        costs = calibration.with_waits(costs, roomy or ran, alone(findings))
+        for crowded in (run for run in ran if is_crowded(run.plan)):
+            costs = calibration.with_switches(costs, crowded)
     progress("done", 1.0)
     return Profile(
         costs,
@@ -135,14 +138,7 @@ def run_trials(
     return found, skipped
 
 
-def with_waits(
-    costs: Costs, ran: list[TrialRun], exchanges: Mapping[str, float], algorithm: Algorithm, env: Environment
-) -> Costs:
-    """Costs with those that only show where replicas wait for each other."""
+def with_memory(costs: Costs, ran: list[TrialRun], algorithm: Algorithm, env: Environment) -> Costs:
+    """Costs with the memory of processes."""
     memory = {title: held for run in ran for title, held in bytes_besides_arrays(run, algorithm, env).items()}
-    return replace(
-        costs,
-        after_wait=times_after_wait(costs, ran, exchanges),
-        process_memory=int(statistics.median(memory.values())),
-        fragment_memory=memory,
-    )
+    return replace(costs, process_memory=int(statistics.median(memory.values())), fragment_memory=memory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -43,6 +45,19 @@ def peak_memory(process: int | str = "self") -> int:
     """The most bytes of memory that a process has held so far."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def forget_peak_memory(process: int | str = "self") -> None:
+    """Have `peak_memory` of a process begin anew with what it holds now, where the system allows it."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def return_freed_memory() -> None:
+    """Give memory that this process has freed back to the system: compiling leaves hundreds of megabytes behind."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def process_start() -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from tessera import AlphaZero, TesseraError
 from tessera.algorithms.contract import View
-from tessera.algorithms.parts.finished_games import GamePosition
+from tessera.algorithms.parts.finished_games import GamePosition, turned
 from tessera.envs import make
 from tessera.envs.base import Timestep
 from tessera.planning.prepare import prepare_plan
@@ -115,10 +115,10 @@ def test_a_position_is_turned_with_its_moves(bound):
     row = GamePosition(jnp.asarray(board), jnp.asarray(policy), jnp.asarray(legal), jnp.float32(1))
     corners = set()
     for k in range(40):
-        turned = bound.turned(row, jax.random.key(k))
-        (cell,) = np.flatnonzero(np.asarray(turned.observation)[..., 0].reshape(-1))
-        assert int(turned.policy.argmax()) == cell
-        assert not bool(turned.legal[cell])
+        found = turned(row, bound.world.symmetries, jax.random.key(k))
+        (cell,) = np.flatnonzero(np.asarray(found.observation)[..., 0].reshape(-1))
+        assert int(found.policy.argmax()) == cell
+        assert not bool(found.legal[cell])
         corners.add(int(cell))
     assert corners == {0, 2, 6, 8}
 

@@ -39,7 +39,7 @@ from tessera.profiling.probe import ExchangeTime, Probed, ProbeJob, probe, probe
 from tessera.profiling.probers import Prober, in_words, probe_in_turns
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
-from tessera.profiling.trial_run import TrialRun, fitted, times_after_wait, trial_run
+from tessera.profiling.trial_run import trial_run
 from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import HOST, Op, Recv
@@ -170,29 +170,6 @@ def test_a_run_on_processes_shows_first_calls_memory_and_what_waking_takes(plann
     assert set(ran.process_bytes) == {"env+act", "store+grad+apply"}
     assert min(ran.process_bytes.values()) > 2**26
     assert ran.start_seconds > ran.update_seconds > 0
-
-
-def test_what_comes_after_a_wait_is_compared_with_the_same_without_one(planned):
-    _, _, plan = planned
-    timings = {"env actions -> timesteps": (Timing(8, 1, (Work(2.0, 2.0),)),)}
-    first = {"env actions -> timesteps": 3.0, "send acting": 1.5, "receive acting": 0.5, "act -> unknown": 9.0}
-    runs = [TrialRun(plan, 1.0, {}, 1.0, 20, first), TrialRun(plan, 1.0, {}, 1.0, 20, {"send acting": 2.5})]
-    found = times_after_wait(Costs(timings=timings), runs, {"send acting": 1.0, "receive acting": 1.0})
-    assert found == {"env actions -> timesteps": 1.0, "send acting": 1.0, "receive acting": 0.0}
-
-
-def test_waking_takes_what_a_real_update_takes_longer_than_a_simulated_one(planned):
-    bound, environment, plan = planned
-    tried = replan(plan, Policy("two", (Fragment("env"), Fragment("act store grad apply"))))
-    costs = Costs({"act observed -> actions": ((8, 0.001),)})
-    without = 1 / SimulatedEngine(tried, bound, environment, costs, 2).run(20).updates_per_second
-    ran = TrialRun(tried, 1.0, {}, without, 20, {})
-    assert fitted("wake", costs, ran, bound, environment) == 0.0
-    slower = replace(ran, update_seconds=without + 0.001)
-    wake = fitted("wake", costs, slower, bound, environment)
-    again = 1 / SimulatedEngine(tried, bound, environment, replace(costs, wake=wake), 2).run(20).updates_per_second
-    assert wake > 0
-    assert again == pytest.approx(slower.update_seconds, rel=0.01)
 
 
 def test_plans_that_are_tried_learn_the_same(planned):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tessera.envs.base import Spec
+from tessera.envs.spec import Symmetry
 
 
 class GamePosition(NamedTuple):
@@ -92,3 +94,13 @@ def hand_on(waiting: Waiting, moves: Moves) -> tuple[GamePosition, jax.Array, ja
     rows, _, versions = taken(numbers[:steps])
     still = Waiting(*taken(numbers[:longest] + handed), waiting.size + jnp.int32(steps) - handed, over - handed)
     return rows, jnp.arange(steps) < handed, versions, still
+
+
+def turned(position: GamePosition, symmetries: Sequence[Symmetry], key: jax.Array) -> GamePosition:
+    """A position on a board that is turned or mirrored at random, by a symmetry of its game."""
+    cells, actions = (jnp.asarray(x) for x in zip(*symmetries, strict=True))
+    k = jax.random.randint(key, (), 0, cells.shape[0])
+    board = position.observation
+    cell_by_cell = board.reshape(-1, board.shape[-1])[cells[k]].reshape(board.shape)
+    moves = actions[k]
+    return position._replace(observation=cell_by_cell, policy=position.policy[moves], legal=position.legal[moves])

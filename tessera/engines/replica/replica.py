@@ -38,6 +38,7 @@ from tessera.program.peers import SharedParts, first_parts, succeed
 from tessera.program.project import project
 from tessera.program.sharding import make_mesh, shardings
 from tessera.program.training_program import Training, acting, published
+from tessera.support.machine import return_freed_memory
 from tessera.support.streamed_arrays import StreamedArray, filled
 from tessera.support.trees import is_key
 
@@ -139,6 +140,7 @@ class Replica:
         if isinstance(training.env, HostEnvironment) and "memory" in self.slots:
             self._first_memory = jax.tree.map(np.array, self.slots["memory"])
         self._reports: list[ReplicaReport] = []
+        self._has_updated = False
         self._info: InfoTotals = {}
         self._faults = FaultWatch(training.env.name, s)
         self.tracer: Recorder | None = None
@@ -256,6 +258,9 @@ class Replica:
 
     def note_reports(self, count: int) -> None:
         """Keep the reports of a program that has ended, of `count` updates."""
+        if not self._has_updated:  # all is compiled by now
+            self._has_updated = True
+            return_freed_memory()
         report = {slot: by_update(self.slots.pop(slot), count) for slot in REPORTS if slot in self.slots}
         fault = report.pop("report_act", None)
         if fault is not None:

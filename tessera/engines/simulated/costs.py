@@ -122,6 +122,8 @@ class Costs:
     """Seconds that Python takes between two nodes."""
     wake: float = 0.0
     """Seconds that it takes a core to wake a replica that waits, and to look again for what it waits for."""
+    wakes: Mapping[str, float] = field(default_factory=dict)
+    """Slot -> the same for a replica that waits to exchange it, where runs on processes have told."""
     switch: float = 0.0
     """Seconds more that this takes while others keep all cores busy."""
     after_wait: Mapping[str, float] = field(default_factory=dict)
@@ -169,6 +171,10 @@ class Costs:
         if known is not None:
             return known.cpu_seconds(links, nbytes)
         return links * self.links.cpu_per_message + nbytes * self.links.cpu_per_byte
+
+    def wake_for(self, slot: str) -> float:
+        """Seconds that it takes to wake a replica that waits to exchange a slot."""
+        return self.wakes.get(slot, self.wake)
 
     def process_bytes(self, operators: Collection[str]) -> int:
         """Bytes of a process with these operators besides its arrays; if none like it was seen, of the nearest."""

@@ -20,11 +20,9 @@ import numpy as np
 
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.link_specs import make_link_specs
-from tessera.channels.port import ReplicaPort
 from tessera.channels.routes import make_routes
 from tessera.channels.shared_memory import SPIN_SECONDS
-from tessera.engines.replica.replica import make_training, make_versions
-from tessera.engines.replica.trace import TraceWriter
+from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.accounts import Accounts
 from tessera.engines.simulated.costs import (
     NO_WORK,
@@ -36,25 +34,24 @@ from tessera.engines.simulated.costs import (
     work_kind,
 )
 from tessera.engines.simulated.deployment import Deployment, on_one_machine
-from tessera.engines.simulated.exchanges import CollectiveTokens, SharedTokens
 from tessera.engines.simulated.members import LockStepMembers
 from tessera.engines.simulated.memory import refuse_too_little_memory, replica_bytes
 from tessera.engines.simulated.overlap import BeginStep, StepDone
 from tessera.engines.simulated.prediction import Prediction
 from tessera.engines.simulated.programs import applies, check_names, with_costs, with_names_of, with_tokens
 from tessera.engines.simulated.replica import Share, SimulatedReplica, count_ages, drive_updates
+from tessera.engines.simulated.replica_maker import ReplicaMaker
 from tessera.engines.simulated.simulated_node import SimulatedNode
 from tessera.engines.simulated.tokens import NOTHING, Token
 from tessera.engines.simulated.virtual_time import Event, VirtualTime
 from tessera.engines.simulated.wiring import Wiring, count_links
-from tessera.envs.base import Environment, HostEnvironment
+from tessera.envs.base import Environment
 from tessera.errors import TesseraError
-from tessera.graph.disciplines import Newest, Shared, Sync
+from tessera.graph.disciplines import Newest
 from tessera.graph.plan import Plan
 from tessera.program.compile import merge_segments
 from tessera.program.keys import clock_at, count_of
 from tessera.program.nodes import WIRING, Deferred, Node, Op, Recv, Repeat, Segment, Send, effects
-from tessera.program.overlap.double_buffer import first_half
 from tessera.program.project import project
 from tessera.program.shapes import Shapes, slot_shapes
 from tessera.support.trees import bytes_of
@@ -89,9 +86,7 @@ class SimulatedEngine:
         self.deployment = deployment or on_one_machine(plan, cores, accelerators)
         self.plan, self.algorithm = self.deployment.plan, algorithm
         plan = self.plan
-        self._env = env
-        self._random, self._generator = Random(seed).random, np.random.default_rng(seed)
-        self._trace = trace
+        self._random = Random(seed).random
         self.time = VirtualTime()
         self._measured_from = 0.0
         self.nodes = [SimulatedNode(self.time, kind, costs) for kind in self.deployment.kinds]
@@ -117,7 +112,6 @@ class SimulatedEngine:
             counts=count_links(specs),
         )
         self.links = {name: wiring.make_link(name, spec) for name, spec in specs.items()}
-        self._groups = wiring.make_groups(self.links)
         self._copies, self._sizes = wiring.copies, wiring.sizes
         self.programs = [
             with_costs(merge_segments(project(training.updates(), plan, i))) for i in range(len(plan.fragments))
@@ -134,7 +128,19 @@ class SimulatedEngine:
         """The fragment that applies gradients one by one."""
         self._applied = [0, 0]
         """Gradients that were applied one by one, and how many they stand for."""
-        self.replicas = [self._replica(*place) for place in enumerate(plan.places)]
+        maker = ReplicaMaker(
+            deployment=self.deployment,
+            algorithm=algorithm,
+            env=env,
+            nodes=self.nodes,
+            routes=self.routes,
+            links=self.links,
+            groups=wiring.make_groups(self.links),
+            generator=np.random.default_rng(seed),
+            clock=lambda: self.time.now,
+            trace=trace,
+        )
+        self.replicas = [maker.make(place) for place in range(len(plan.places))]
         for replica in self.replicas:
             self._begin(replica)
 
@@ -163,65 +169,6 @@ class SimulatedEngine:
             replica.waited.clear()
             replica.port.take_flows()
             count_ages(replica.port)
-
-    def _replica(self, place: int, where: tuple[int, int, str]) -> SimulatedReplica:
-        i, r, title = where
-        deployment, plan = self.deployment, self.plan
-        placed, versions = plan.fragments[i], make_versions(plan, self.algorithm, i)
-        node = self.nodes[deployment.node_of[place]]
-        here = deployment.node_of[place]
-        port = ReplicaPort(
-            plan, self.routes, i, r, versions, lambda k, lane: self.links[k, lane].end_at(here),
-            lambda channel: self._exchange(channel, place),
-        )  # fmt: skip
-        count_ages(port)
-        on_device = placed.platform != "cpu" and node.devices
-        device = node.devices[place % len(node.devices)] if on_device else None
-        operator = "act" if {"env", "act"} & set(placed.operators) else "grad"
-        own, learned = (
-            len(deployment.full.fragments[i].held(which)[deployment.numbers[place]]) for which in (operator, "grad")
-        )
-        stands_for = deployment.stands_for[place]
-        lock_step = stands_for > 1 and all(
-            isinstance(c.discipline, Sync) for c in plan.channels if i in (c.source, c.target)
-        )
-        ahead = max((c.lag for c in plan.channels if c.target == i), default=0)
-        served_alone = any(
-            isinstance(c.discipline, Sync) and c.discipline.batching is not None for c in plan.channels if c.source == i
-        )
-        members = LockStepMembers(round(stands_for), ahead, self._generator) if lock_step else None
-        tracer = TraceWriter(str(self._trace), place, title, lambda: self.time.now) if self._trace else None
-        return SimulatedReplica(
-            place, i, title, port, node, device, len(placed.held(operator)[r]),
-            own * plan.envs_per_group // placed.devices, learned * plan.envs_per_group // placed.devices,
-            self._threads(i, r), stands_for, members, served_alone, tracer, self._first_half(place, i, r),
-        )  # fmt: skip
-
-    def _first_half(self, place: int, fragment: int, number: int) -> int:
-        """Groups of the first slice of a replica whose environments are double-buffered; else 0."""
-        deployment, placed = self.deployment, self.plan.fragments[fragment]
-        if not isinstance(self._env, HostEnvironment) or "env" not in placed.operators:
-            return 0
-        pinned = placed.cores and deployment.cluster is None
-        cores = placed.cores[number] if pinned else self.nodes[deployment.node_of[place]].cores.count
-        own = len(deployment.full.fragments[fragment].held("env")[deployment.numbers[place]])
-        # where a replica stands for others, it holds their groups too
-        return first_half(self._env, own, cores) * len(placed.held("env")[number]) // own
-
-    def _threads(self, fragment: int, number: int) -> int:
-        """Threads of a replica: those of its own cores; else on a cluster one, and on one machine its share."""
-        placed = self.plan.fragments[fragment]
-        if placed.cores or self.deployment.cluster is not None:
-            return placed.cores[number] if placed.cores else 1
-        own = sum(sum(each.cores) for each in self.plan.fragments)
-        sharing = sum(each.replicas for each in self.plan.fragments if not each.cores)
-        return max(1, (self.nodes[0].cores.count - own) // max(sharing, 1))
-
-    def _exchange(self, channel: int, place: int) -> SharedTokens | CollectiveTokens | None:
-        if isinstance(self.plan.channels[channel].discipline, Shared):
-            return SharedTokens()
-        group = self._groups.get(channel)
-        return None if group is None else CollectiveTokens(group, place)
 
     def _begin(self, replica: SimulatedReplica) -> None:
         """Set clocks, and send what receivers begin with: params that they trail behind by, the first of a register."""
@@ -258,10 +205,11 @@ class SimulatedEngine:
 
     def _end_wait(self, replica: SimulatedReplica) -> None:
         """Have a replica look again."""
-        begun = replica.began_to_wait
+        begun, node = replica.began_to_wait, replica.waits
         self._count_waiting(replica)
         replica.waits = None
-        replica.debt += self.costs.wake + (self.costs.switch if replica.cores.full else 0.0)
+        wake = self.costs.wake_for(node.slot) if isinstance(node, Send | Recv) else self.costs.wake
+        replica.debt += wake + (self.costs.switch if replica.cores.full else 0.0)
         if self.time.now - begun > SPIN_SECONDS:
             replica.called.clear()
         self._advance(replica)

@@ -1,0 +1,156 @@
+"""What waiting costs: found so that simulated runs take as long as the same ones on processes did."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tessera.algorithms.contract import Algorithm
+from tessera.engines.replica.replica import make_training
+from tessera.engines.simulated.costs import Costs, with_threads
+from tessera.engines.simulated.deployment import on_one_machine
+from tessera.engines.simulated.engine import SimulatedEngine
+from tessera.engines.simulated.prediction import Prediction
+from tessera.envs.base import Environment
+from tessera.profiling.probers import in_words
+from tessera.profiling.profile import this_machine
+from tessera.profiling.trial_run import TrialRun
+from tessera.profiling.tried_plans import on_accelerators
+from tessera.program.shapes import Shapes, slot_shapes
+from tessera.support.machine import cores
+
+LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
+"""Seconds that are tried for what waking and switching cost."""
+HALVINGS = 9
+DRAWS = 4
+"""Simulations of a run with nothing to fit. A run is short, and environments that sleep for long now and then make it
+longer or shorter by chance."""
+
+
+class Calibration:
+    """Finds costs of waiting by runs on processes."""
+
+    def __init__(self, algorithm: Algorithm, env: Environment, usual_speed: float) -> None:
+        """`usual_speed`: of a core when all other costs were measured."""
+        self._algorithm, self._env, self._usual_speed = algorithm, env, usual_speed
+        self._shapes: dict[str, Shapes] = {}
+        """Of a plan's slots, by its fragments: the same in all simulations of a run."""
+
+    def with_waits(self, costs: Costs, runs: Sequence[TrialRun], exchanges: Mapping[str, float]) -> Costs:
+        """Costs with what a replica that has waited takes longer for.
+
+        Each run tells of its own exchanges. If a simulated one takes longer than it did, what calls after a wait take
+        longer was partly hidden behind what others did, and counts for less. If it takes less long, the rest is what
+        waking a replica takes: for each slot by the run that exchanges it most often.
+
+        Args:
+            costs: what calls take that follow on others.
+            runs: of two replicas each, which hold all environments.
+            exchanges: by name, what those of such replicas take.
+        """
+        after: dict[str, list[float]] = {}
+        found: list[float] = []
+        of_slots: dict[str, tuple[float, float]] = {}
+        for run in runs:
+            own = times_after_wait(costs, run, exchanges, run.speed / self._usual_speed)
+            share, wake = self._share_and_wake(costs, own, run)
+            for name, seconds in own.items():
+                after.setdefault(name, []).append(share * seconds)
+            if wake is None:  # an update takes long for another reason
+                continue
+            found.append(wake)
+            for slot, messages in self._messages(costs, run).items():
+                of_slots[slot] = max(of_slots.get(slot, (0.0, 0.0)), (messages, wake))
+        return replace(
+            costs,
+            after_wait={name: statistics.median(seconds) for name, seconds in after.items()},
+            wake=statistics.median(found or [0.0]),
+            wakes={slot: wake for slot, (_, wake) in of_slots.items()},
+        )
+
+    def with_switches(self, costs: Costs, crowded: TrialRun) -> Costs:
+        """Costs with what it takes cores or accelerators to turn from one replica to another, by a run with more
+        replicas than there are of these."""
+        name = "device_switch" if on_accelerators(crowded.plan) else "switch"
+        draws = self._draws(costs, crowded)
+        seed = max(draws, key=lambda k: draws[k])
+        found = self._fitted(lambda x: replace(costs, **_given(name, x)), LONGEST[name], crowded, seed)
+        return replace(costs, **_given(name, LONGEST[name] if found is None else found))
+
+    def _share_and_wake(self, costs: Costs, after: Mapping[str, float], run: TrialRun) -> tuple[float, float | None]:
+        """Which share of times after a wait counts, and what waking takes; what chance alone may do is neither."""
+
+        def with_share(share: float) -> Costs:
+            return replace(costs, after_wait={name: share * seconds for name, seconds in after.items()})
+
+        whole = with_share(1.0)
+        draws = self._draws(whole, run)
+        fastest, slowest = min(draws, key=lambda k: draws[k]), max(draws, key=lambda k: draws[k])
+        if draws[fastest] > run.update_seconds:
+            return self._fitted(with_share, 1.0, run, fastest) or 0.0, 0.0
+        return 1.0, self._fitted(lambda x: replace(whole, wake=x), LONGEST["wake"], run, slowest)
+
+    def _draws(self, costs: Costs, run: TrialRun) -> dict[int, float]:
+        """Seed -> seconds of a simulated update."""
+        return {seed: self._update_seconds(costs, run, seed) for seed in range(DRAWS)}
+
+    def _fitted(self, costs_with: Callable[[float], Costs], most: float, run: TrialRun, seed: int) -> float | None:
+        """Which number, up to `most`, makes a simulated update take as long as a real one; 0 if it takes longer anyway,
+        None if none is enough."""
+        if self._update_seconds(costs_with(0.0), run, seed) >= run.update_seconds:
+            return 0.0
+        if self._update_seconds(costs_with(most), run, seed) < run.update_seconds:
+            return None
+        low, high = 0.0, most
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            less = self._update_seconds(costs_with(middle), run, seed) < run.update_seconds
+            low, high = (middle, high) if less else (low, middle)
+        return (low + high) / 2
+
+    def _update_seconds(self, costs: Costs, run: TrialRun, seed: int) -> float:
+        return 1 / self._simulated(costs, run, seed).updates_per_second
+
+    def _simulated(self, costs: Costs, run: TrialRun, seed: int = 0) -> Prediction:
+        """The same run in virtual time, on cores as fast as they were."""
+        there = on_one_machine(run.plan, cores(), this_machine().accelerators)
+        speed = run.speed / self._usual_speed
+        there = replace(there, kinds=tuple(replace(kind, speed=speed, accelerator_speed=1.0) for kind in there.kinds))
+        which = in_words(run.plan)
+        if which not in self._shapes:
+            self._shapes[which] = slot_shapes(make_training(run.plan, self._algorithm, self._env), run.plan)
+        given: dict[str, Any] = {"seed": seed, "deployment": there, "shapes": self._shapes[which]}
+        return SimulatedEngine(run.plan, self._algorithm, self._env, costs, **given).run(run.updates)
+
+    def _messages(self, costs: Costs, run: TrialRun) -> dict[str, float]:
+        """Slot -> messages of an update."""
+        flows = self._simulated(costs, run).flows
+        streams = {channel.slot: channel.stream for channel in run.plan.channels}
+        return {slot: flows[stream].messages / run.updates for slot, stream in streams.items() if stream in flows}
+
+
+def times_after_wait(
+    costs: Costs, run: TrialRun, exchanges: Mapping[str, float], speed: float = 1.0
+) -> dict[str, float]:
+    """By how much each segment, Op and exchange of a run takes longer as the first of its kind after a wait.
+
+    `speed` is that of a core in the run, relative to when costs were measured.
+    """
+    threads = max(1, cores() // 2)
+    found: dict[str, float] = {}
+    for name, seconds in run.first_calls.items():
+        if name in costs.timings:
+            calls = with_threads(costs.timings[name], run.plan.envs, threads)
+            usual = statistics.median(work.seconds for work in calls)
+        elif name in exchanges:
+            usual = exchanges[name]
+        else:
+            continue
+        found[name] = max(0.0, seconds * speed - usual)
+    return found
+
+
+def _given(name: str, seconds: float) -> dict[str, Any]:
+    return {name: seconds}
