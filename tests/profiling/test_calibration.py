@@ -25,11 +25,11 @@ def planned():
     return prepare_plan(PPO(unroll=4), "gymnax:CartPole-v1", "fused:devices=1", envs=8, groups=4)
 
 
-def run_of(planned, *fragments, **found):
-    """A run of a plan that took as long as it would without any waiting, unless said otherwise."""
+def run_of(planned, *fragments):
+    """A run of a plan that took as long as it would without any waiting."""
     tried = replan(planned[2], Policy("two", tuple(map(Fragment, fragments))))
     ran = TrialRun(tried, 1.0, {}, 0.0, 20, speed=1.0, first_calls={})
-    return replace(ran, update_seconds=update_seconds(planned, COSTS, ran), **found)
+    return replace(ran, update_seconds=update_seconds(planned, COSTS, ran))
 
 
 def update_seconds(planned, costs, run):

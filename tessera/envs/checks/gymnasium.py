@@ -46,7 +46,7 @@ def _refuse(problem: str) -> None:
 def play_gymnasium(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.ndarray:
     """Play random actions and note what is wrong with the numbers and the seeds; at which steps episodes ended."""
     name, ended = report.name, np.zeros((steps, 1), bool)
-    try:
+    with reporting(report, name):
         _check_seeds(env, report, seed)
         same_as_first = []
         env.action_space.seed(seed)
@@ -76,10 +76,6 @@ def play_gymnasium(env: Any, report: EnvironmentCheck, steps: int, seed: int) ->
                 f"every episode of {name} ends with its first observation, as if it resets itself in step(): return "
                 "the last observation, and leave resets to the caller"
             )
-    except Raised as error:
-        report.error(raised(name, error.method, error.__cause__ or error))
-    except TesseraError as error:
-        report.error(str(error))
     return ended
 
 
@@ -89,6 +85,17 @@ class Raised(Exception):
     def __init__(self, method: str) -> None:
         super().__init__(method)
         self.method = method
+
+
+@contextlib.contextmanager
+def reporting(report: EnvironmentCheck, name: str) -> Iterator[None]:
+    """Within it, what is wrong with an environment ends its check and is an error of the report."""
+    try:
+        yield
+    except Raised as error:
+        report.error(raised(name, error.method, error.__cause__ or error))
+    except TesseraError as error:
+        report.error(str(error))
 
 
 @contextlib.contextmanager

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from tessera.envs.checks.findings import EnvironmentCheck, raised, values_in
-from tessera.envs.checks.gymnasium import QUICK_STEPS, Raised, calling, check_flag, check_observation, check_reward
+from tessera.envs.checks.findings import EnvironmentCheck, values_in
+from tessera.envs.checks.gymnasium import (
+    QUICK_STEPS,
+    Raised,
+    calling,
+    check_flag,
+    check_observation,
+    check_reward,
+    reporting,
+)
 from tessera.errors import TesseraError
 
 STEP = "observations, rewards, terminations, truncations, infos"
@@ -29,7 +37,7 @@ def refuse_broken_parallel(env: Any, name: str) -> None:
 def play_parallel(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.ndarray:
     """Play random actions and note what is wrong with the seeds; at which steps episodes ended."""
     name, ended = report.name, np.zeros((steps, 1), bool)
-    try:
+    with reporting(report, name):
         once, again = (_arrays(_reset(env, name, seed)) for _ in range(2))
         if any(not np.array_equal(once[agent], again[agent]) for agent in once):
             report.error(
@@ -45,10 +53,6 @@ def play_parallel(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> 
                 ended[k] = True
                 _reset(env, name)
         report.seconds, report.steps, report.episodes = time.perf_counter() - begun, steps, int(ended.sum())
-    except Raised as error:
-        report.error(raised(name, error.method, error.__cause__ or error))
-    except TesseraError as error:
-        report.error(str(error))
     return ended
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tessera.envs.checks.findings import EnvironmentCheck, raised
-from tessera.envs.checks.gymnasium import Raised, calling, check_flag, check_observation, check_reward
+from tessera.envs.checks.findings import EnvironmentCheck
+from tessera.envs.checks.gymnasium import Raised, calling, check_flag, check_observation, check_reward, reporting
 from tessera.envs.pettingzoo_turns import Known, SeenPosition, Table
 from tessera.errors import TesseraError
 
@@ -32,7 +32,7 @@ def play_turns(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.
     """Play random legal moves and note what is wrong with the seeds; at which steps games ended."""
     name, ended, random = report.name, np.zeros((steps, 1), bool), np.random.default_rng(seed)
     table = Table(name, env, Known())
-    try:
+    with reporting(report, name):
         once, at = (_reset(env, table, name, seed) for _ in range(2))
         if not np.array_equal(once.observation, at.observation) or once.player != at.player:
             report.error(
@@ -45,10 +45,6 @@ def play_turns(env: Any, report: EnvironmentCheck, steps: int, seed: int) -> np.
             if ended[k]:
                 at = _reset(env, table, name)
         report.seconds, report.steps, report.episodes = time.perf_counter() - begun, steps, int(ended.sum())
-    except Raised as error:
-        report.error(raised(name, error.method, error.__cause__ or error))
-    except TesseraError as error:
-        report.error(str(error))
     return ended
 
 
