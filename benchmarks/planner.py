@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -392,9 +391,9 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 PAGE = """# Is the planner right?
 
-Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}), load {load:.1f} as it began. For each pair
-of an algorithm and an environment a profile was taken ({budget:.0f} s asked), and every plan predicted from it alone.
-Then all plans were started, and run in turn for some seconds, {rounds} times. Nothing was fitted to what was measured.
+Made by `python benchmarks/planner.py --page` on {cores} cores ({processor}). For each pair of an algorithm and an
+environment a profile was taken ({budget:.0f} s asked), and every plan predicted from it alone. Then all plans were
+started, and run in turn for some seconds, several times. Nothing was fitted to what was measured.
 
     {summary}
 
@@ -423,7 +422,7 @@ it did not try, and predictions of plans like these are rough.
 """
 
 
-def write_page(pairs: list[Pair], options: Options, load: float) -> None:
+def write_page(pairs: list[Pair], options: Options) -> None:
     """Write docs/planner.md and its picture."""
     import matplotlib
 
@@ -433,15 +432,15 @@ def write_page(pairs: list[Pair], options: Options, load: float) -> None:
     docs = Path(__file__).resolve().parent.parent / "docs"
     others = [f"| {who} | {statistics.fmean(lost):.1%} | {max(lost):.1%} |" for who, lost in regrets(pairs).items()]
     text = PAGE.format(
-        cores=cores(), processor=circumstances()["processor"], load=load, budget=options.budget,
-        rounds=options.rounds, summary="\n    ".join(summary(pairs)),
-        others="\n".join(others),
+        cores=cores(), processor=circumstances()["processor"], budget=options.budget,
+        summary="\n    ".join(summary(pairs)), others="\n".join(others),
     )  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 6))
     for pair in pairs:
         algorithm, env, _ = {**PAIRS, **MORE_PAIRS}[pair.name]
         text += f"\n## {pair.name}\n\n`{algorithm} {env}`: regret {pair.regret(pair.chosen):.1%}, tau {pair.tau:.2f}, "
-        text += f"speed {pair.speed:.2f}, {pair.seconds:g} s at a time, profile {pair.profile_seconds:.0f} s; "
+        rounds = len(pair.rows[0].measured)
+        text += f"speed {pair.speed:.2f}, {rounds} × {pair.seconds:g} s, profile {pair.profile_seconds:.0f} s; "
         text += f"chosen: `{pair.chosen.colouring}`.\n\n| plan | predicted | measured (95 %) | error | lag | memory |\n"
         text += "| --- | --- | --- | --- | --- | --- |\n"
         for r in [*pair.compared, *(r for r in pair.rows if r.asynchronous)]:
@@ -478,7 +477,6 @@ def read_pairs(path: Path) -> list[Pair]:
 def main(options: Options) -> None:
     """Run all pairs."""
     share_accelerators()  # many plans are under way at a time
-    load = os.getloadavg()[0]
     pairs = [pair for path in options.inputs for pair in read_pairs(path)]
     for pair in pairs:
         show(pair)
@@ -493,7 +491,7 @@ def main(options: Options) -> None:
     for who, lost in regrets(pairs).items():
         print(f"  {who}: regret {statistics.fmean(lost):.1%}, worst {max(lost):.1%}")
     if options.page:
-        write_page(pairs, options, load)
+        write_page(pairs, options)
 
 
 if __name__ == "__main__":
