@@ -92,8 +92,12 @@ def report(profile: Profile) -> str:
             f"exchange  {1e6 * exchange.fixed:.0f} µs, {1e6 * exchange.per_link:.0f} µs a link and "
             f"{1e9 * exchange.per_byte:.2f} ns a byte, {1e6 * later:.0f} µs more after a wait  {name}"
         )
-    waking = "".join(f", {1e6 * seconds:.0f} µs for {slot}" for slot, seconds in costs.wakes.items())
-    lines.append(f"waking    {1e6 * costs.wake:.0f} µs{waking}")
+    lines.append(f"waking    {1e6 * costs.wake:.0f} µs, {1e6 * costs.switch:.0f} more while all cores are busy")
+    for slot in costs.wakes:
+        seconds, busy = costs.wake_for(slot, full=False), costs.wake_for(slot, full=True)
+        lines.append(
+            f"waking    {1e6 * seconds:.0f} µs, {1e6 * (busy - seconds):.0f} more while all cores are busy  {slot}"
+        )
     held = ", ".join(f"{title} {size / 2**20:.0f} MB" for title, size in profile.process_bytes.items())
     lines.append(f"start     {profile.start_seconds:.1f} s on processes; memory: {held or 'not measured'}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
@@ -51,33 +52,42 @@ class Calibration:
             exchanges: by name, what those of such replicas take.
         """
         after: dict[str, list[float]] = {}
-        found: list[float] = []
-        of_slots: dict[str, tuple[float, float]] = {}
+        found: list[tuple[TrialRun, float]] = []
         for run in runs:
             own = times_after_wait(costs, run, exchanges, run.speed / self._usual_speed)
             share, wake = self._share_and_wake(costs, own, run)
             for name, seconds in own.items():
                 after.setdefault(name, []).append(share * seconds)
-            if wake is None:  # an update takes long for another reason
-                continue
-            found.append(wake)
-            for slot, messages in self._messages(costs, run).items():
-                of_slots[slot] = max(of_slots.get(slot, (0.0, 0.0)), (messages, wake))
-        return replace(
-            costs,
-            after_wait={name: statistics.median(seconds) for name, seconds in after.items()},
-            wake=statistics.median(found or [0.0]),
-            wakes={slot: wake for slot, (_, wake) in of_slots.items()},
-        )
+            if wake is not None:  # else an update takes long for another reason
+                found.append((run, wake))
+        costs = replace(costs, after_wait={name: statistics.median(seconds) for name, seconds in after.items()})
+        middle = statistics.median([wake for _, wake in found] or [0.0])
+        return replace(costs, wake=middle, wakes=self._by_slot(costs, found))
 
-    def with_switches(self, costs: Costs, crowded: TrialRun) -> Costs:
-        """Costs with what it takes cores or accelerators to turn from one replica to another, by a run with more
-        replicas than there are of these."""
-        name = "device_switch" if on_accelerators(crowded.plan) else "switch"
-        draws = self._draws(costs, crowded)
-        seed = max(draws, key=lambda k: draws[k])
-        found = self._fitted(lambda x: replace(costs, **_given(name, x)), LONGEST[name], crowded, seed)
-        return replace(costs, **_given(name, LONGEST[name] if found is None else found))
+    def with_switches(self, costs: Costs, crowded: Sequence[TrialRun]) -> Costs:
+        """Costs with what it takes cores or accelerators to turn from one replica to another, by runs with more
+        replicas than there are of these; for cores for each slot by the run that exchanges it most often."""
+        found: list[tuple[TrialRun, float]] = []
+        for run in crowded:
+            name = "device_switch" if on_accelerators(run.plan) else "switch"
+            draws = self._draws(costs, run)
+            slowest = max(draws, key=lambda k: draws[k])
+            switch = self._fitted(partial(_with, costs, name), LONGEST[name], run, slowest)
+            found.append((run, LONGEST[name] if switch is None else switch))
+        if not found:
+            return costs
+        middle = statistics.median(switch for _, switch in found)
+        if on_accelerators(found[0][0].plan):
+            return replace(costs, device_switch=middle)
+        return replace(costs, switch=middle, switches=self._by_slot(costs, found))
+
+    def _by_slot(self, costs: Costs, found: Sequence[tuple[TrialRun, float]]) -> dict[str, float]:
+        """What was found by the run that exchanges a slot most often, by slot."""
+        most: dict[str, tuple[float, float]] = {}
+        for run, seconds in found:
+            for slot, messages in self._messages(costs, run).items():
+                most[slot] = max(most.get(slot, (0.0, 0.0)), (messages / _pairs(run), seconds))
+        return {slot: seconds for slot, (_, seconds) in most.items()}
 
     def _share_and_wake(self, costs: Costs, after: Mapping[str, float], run: TrialRun) -> tuple[float, float | None]:
         """Which share of times after a wait counts, and what waking takes; what chance alone may do is neither."""
@@ -152,5 +162,11 @@ def times_after_wait(
     return found
 
 
-def _given(name: str, seconds: float) -> dict[str, Any]:
-    return {name: seconds}
+def _pairs(run: TrialRun) -> int:
+    """Pairs of replicas that exchange something."""
+    return max(f.replicas for f in run.plan.fragments)
+
+
+def _with(costs: Costs, name: str, seconds: float) -> Costs:
+    given: dict[str, Any] = {name: seconds}
+    return replace(costs, **given)

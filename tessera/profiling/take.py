@@ -76,8 +76,7 @@ def take_profile(
         calibration = Calibration(algorithm, env, findings.usual_speed)
         costs = with_memory(costs, roomy or ran, algorithm, env)
         costs = calibration.with_waits(costs, roomy or ran, alone(findings))
-        for crowded in (run for run in ran if is_crowded(run.plan)):
-            costs = calibration.with_switches(costs, crowded)
+        costs = calibration.with_switches(costs, [run for run in ran if is_crowded(run.plan)])
     progress("done", 1.0)
     return Profile(
         costs,

@@ -11,11 +11,9 @@ from tessera.graph.policy import Fragment, Policy
 from tessera.support.machine import cores
 
 WHOLE = "env act store grad apply"
-ALTERNATING = ("env", "act store grad apply")
-"""A message at every step, for which the other one waits."""
 MOST_CROWDED = 4
 """Cores, or accelerators, above which no plan is tried that has more replicas."""
-SPLITS = (("env act", "store grad apply"), ALTERNATING, ("env act store grad", "apply"))
+SPLITS = (("env act", "store grad apply"), ("env", "act store grad apply"), ("env act store grad", "apply"))
 """Colourings whose fragments have the parts of all others: players and learners, steppers, and who applies."""
 
 
@@ -49,25 +47,25 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
 
 
 def trial_plans(plan: Plan) -> list[Plan]:
-    """Plans that are run on processes, by how much they tell: of two replicas each, but for one that is crowded.
+    """Plans that are run on processes, by how much they tell: of two replicas each, then those that are crowded.
 
     Where replicas share an accelerator, what that costs decides more than all else.
     """
     players, steppers, workers = SPLITS
-    found = [in_two(plan, steppers), crowded_plan(plan), in_two(plan, workers), in_two(plan, players)]
-    if on_accelerators(plan):
-        found[:2] = reversed(found[:2])
+    roomy = [in_two(plan, split) for split in (steppers, workers, players)]
+    found = [*crowded_plans(plan), *roomy] if on_accelerators(plan) else [*roomy, *crowded_plans(plan)]
     return [tried for tried in found if tried is not None]
 
 
-def crowded_plan(plan: Plan) -> Plan | None:
-    """A plan with more replicas than there are accelerators; or cores, for those that wait for each other at every
-    step. None where that takes many processes."""
-    on_device = on_accelerators(plan)
-    units = max(f.devices for f in plan.fragments) if on_device else cores()
-    if not (1 if on_device else 2) <= units <= MOST_CROWDED:
-        return None
-    return in_two(plan, SPLITS[0], units + 1) if on_device else in_two(plan, ALTERNATING, units)
+def crowded_plans(plan: Plan) -> list[Plan | None]:
+    """Plans with more replicas than there are accelerators or cores; none where that takes many processes."""
+    players, steppers, workers = SPLITS
+    if on_accelerators(plan):
+        devices = max(f.devices for f in plan.fragments)
+        return [in_two(plan, players, devices + 1)] if devices <= MOST_CROWDED else []
+    if not 2 <= cores() <= MOST_CROWDED:
+        return []
+    return [in_two(plan, split, cores()) for split in (workers, players, steppers)]
 
 
 def on_accelerators(plan: Plan) -> bool:
@@ -76,7 +74,7 @@ def on_accelerators(plan: Plan) -> bool:
 
 
 def is_crowded(plan: Plan) -> bool:
-    """Whether a trial plan is the crowded one."""
+    """Whether a trial plan is a crowded one."""
     return max(f.replicas for f in plan.fragments) > 1
 
 

@@ -25,9 +25,10 @@ def planned():
     return prepare_plan(PPO(unroll=4), "gymnax:CartPole-v1", "fused:devices=1", envs=8, groups=4)
 
 
-def run_of(planned, *fragments):
+def run_of(planned, *fragments, replicas=1):
     """A run of a plan that took as long as it would without any waiting."""
-    tried = replan(planned[2], Policy("two", tuple(map(Fragment, fragments))))
+    first, *others = fragments
+    tried = replan(planned[2], Policy("two", (Fragment(first, replicas=replicas), *map(Fragment, others))))
     ran = TrialRun(tried, 1.0, {}, 0.0, 20, speed=1.0, first_calls={})
     return replace(ran, update_seconds=update_seconds(planned, COSTS, ran))
 
@@ -73,8 +74,8 @@ def test_waking_costs_each_slot_what_the_run_shows_that_exchanges_it_most_often(
         replace(gradients, update_seconds=gradients.update_seconds + 0.004),
     ]
     costs = Calibration(*planned[:2], usual_speed=1.0).with_waits(COSTS, runs, {})
-    assert costs.wake_for("gradients") > 2 * costs.wake_for("actions") > 0
-    assert costs.wake_for("experience") == costs.wake
+    assert costs.wake_for("gradients", full=False) > 2 * costs.wake_for("actions", full=False) > 0
+    assert costs.wake_for("experience", full=False) == costs.wake
     for run in runs:
         assert update_seconds(planned, costs, run) == pytest.approx(run.update_seconds, rel=0.01)
 
@@ -89,3 +90,17 @@ def test_times_after_a_wait_count_for_less_if_simulated_updates_take_longer_than
     assert found.wake == 0.0
     assert found.after_wait[STEPPING] == pytest.approx(0.001, rel=0.1)
     assert update_seconds(planned, found, run) == pytest.approx(run.update_seconds, rel=0.01)
+
+
+def test_switching_costs_what_a_crowded_run_takes_longer_for_each_slot_by_its_own_run(planned):
+    steps = run_of(planned, "env", "act store grad apply", replicas=4)
+    experience = run_of(planned, "env act", "store grad apply", replicas=4)
+    runs = [
+        replace(steps, update_seconds=1.03 * steps.update_seconds),
+        replace(experience, update_seconds=1.1 * experience.update_seconds),
+    ]
+    costs = Calibration(*planned[:2], usual_speed=1.0).with_switches(COSTS, runs)
+    assert costs.wake_for("experience", full=True) > costs.wake_for("actions", full=True) > 0
+    assert costs.wake_for("experience", full=False) == 0.0
+    for run in runs:
+        assert update_seconds(planned, costs, run) == pytest.approx(run.update_seconds, rel=0.02)

@@ -126,6 +126,8 @@ class Costs:
     """Slot -> the same for a replica that waits to exchange it, where runs on processes have told."""
     switch: float = 0.0
     """Seconds more that this takes while others keep all cores busy."""
+    switches: Mapping[str, float] = field(default_factory=dict)
+    """Slot -> the same for a replica that waits to exchange it, where runs on processes have told."""
     after_wait: Mapping[str, float] = field(default_factory=dict)
     """Name of a segment, an Op or an exchange -> by how much it takes longer as the first of its kind after a wait:
     cores have slept, and caches hold something else."""
@@ -172,9 +174,10 @@ class Costs:
             return known.cpu_seconds(links, nbytes)
         return links * self.links.cpu_per_message + nbytes * self.links.cpu_per_byte
 
-    def wake_for(self, slot: str) -> float:
-        """Seconds that it takes to wake a replica that waits to exchange a slot."""
-        return self.wakes.get(slot, self.wake)
+    def wake_for(self, slot: str, full: bool) -> float:
+        """Seconds that it takes to wake a replica that waits to exchange a slot; `full`: while all cores are busy."""
+        switch = self.switches.get(slot, self.switch) if full else 0.0
+        return self.wakes.get(slot, self.wake) + switch
 
     def process_bytes(self, operators: Collection[str]) -> int:
         """Bytes of a process with these operators besides its arrays; if none like it was seen, of the nearest."""

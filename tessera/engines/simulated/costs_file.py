@@ -25,6 +25,7 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
         "factors": dict(costs.factors),
         "after_wait": dict(costs.after_wait),
         "wakes": dict(costs.wakes),
+        "switches": dict(costs.switches),
         "exchanges": {name: dataclasses.asdict(exchange) for name, exchange in costs.exchanges.items()},
         "links": dataclasses.asdict(costs.links),
         "remote_links": dataclasses.asdict(costs.remote_links),
@@ -64,7 +65,7 @@ def costs_from_json(data: Any, where: str) -> Costs:
                 fields[key] = {name: _curve(curve, f"{at}[{name!r}]") for name, curve in _table(value, at).items()}
             case "timings":
                 fields[key] = timings_from_json(value, at)
-            case "factors" | "after_wait" | "wakes":
+            case "factors" | "after_wait" | "wakes" | "switches":
                 fields[key] = {name: _number(x, f"{at}[{name!r}]") for name, x in _table(value, at).items()}
             case "links" | "remote_links":
                 fields[key] = LinkCosts(**_numbers(value, at, LinkCosts))

@@ -208,8 +208,7 @@ class SimulatedEngine:
         begun, node = replica.began_to_wait, replica.waits
         self._count_waiting(replica)
         replica.waits = None
-        wake = self.costs.wake_for(node.slot) if isinstance(node, Send | Recv) else self.costs.wake
-        replica.debt += wake + (self.costs.switch if replica.cores.full else 0.0)
+        replica.debt += self.costs.wake_for(node.slot if isinstance(node, Send | Recv) else "", replica.cores.full)
         if self.time.now - begun > SPIN_SECONDS:
             replica.called.clear()
         self._advance(replica)
