@@ -24,8 +24,11 @@ from tessera.support.machine import cores
 
 LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
 """Seconds that are tried for what waking and switching cost."""
-HALVINGS = 9
-DRAWS = 4
+TRIES = 6
+"""Numbers between the least and the most that are tried, at the most."""
+CLOSE = 0.003
+"""Relative difference of simulated and real updates that is close enough."""
+DRAWS = 3
 """Simulations of a run with nothing to fit. A run is short, and environments that sleep for long now and then make it
 longer or shorter by chance."""
 
@@ -73,7 +76,8 @@ class Calibration:
             draws = self._draws(costs, run)
             slowest = max(draws, key=lambda k: draws[k])
             switch = self._fitted(partial(_with, costs, name), LONGEST[name], run, slowest)
-            found.append((run, LONGEST[name] if switch is None else switch))
+            if switch is not None:
+                found.append((run, switch))
         if not found:
             return costs
         middle = statistics.median(switch for _, switch in found)
@@ -108,17 +112,22 @@ class Calibration:
 
     def _fitted(self, costs_with: Callable[[float], Costs], most: float, run: TrialRun, seed: int) -> float | None:
         """Which number, up to `most`, makes a simulated update take as long as a real one; 0 if it takes longer anyway,
-        None if none is enough."""
-        if self._update_seconds(costs_with(0.0), run, seed) >= run.update_seconds:
+        None if none is enough. Between two numbers it goes by the line through them: updates get longer in proportion.
+        """
+        low = 0.0, self._update_seconds(costs_with(0.0), run, seed)
+        if low[1] >= run.update_seconds:
             return 0.0
-        if self._update_seconds(costs_with(most), run, seed) < run.update_seconds:
+        high = most, self._update_seconds(costs_with(most), run, seed)
+        if high[1] < run.update_seconds:
             return None
-        low, high = 0.0, most
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            less = self._update_seconds(costs_with(middle), run, seed) < run.update_seconds
-            low, high = (middle, high) if less else (low, middle)
-        return (low + high) / 2
+        found = most
+        for _ in range(TRIES):
+            found = low[0] + (high[0] - low[0]) * (run.update_seconds - low[1]) / (high[1] - low[1])
+            seconds = self._update_seconds(costs_with(found), run, seed)
+            if abs(seconds / run.update_seconds - 1) < CLOSE:
+                break
+            low, high = ((found, seconds), high) if seconds < run.update_seconds else (low, (found, seconds))
+        return found
 
     def _update_seconds(self, costs: Costs, run: TrialRun, seed: int) -> float:
         return 1 / self._simulated(costs, run, seed).updates_per_second

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WARMUP = 2
 """Unrolls that fill a replay: sampling costs the same, however full it is."""
 LEAST_UPDATES = 4
-SECONDS = 0.75
+SECONDS = 0.6
 """How long a probe is timed, at the least."""
 MOST_SECONDS = 1.5
 """How long it is timed at the most, once it has made an update."""

@@ -28,6 +28,8 @@ BUDGET = 60.0
 """Seconds that a profile may take."""
 PROBES = 0.65
 """Share of the time for probes; the rest is for runs on processes."""
+RUNS = 0.97
+"""Share of the time after which no run on processes may be under way: what they cost is then found by simulation."""
 
 
 def saved_or_taken(
@@ -70,7 +72,7 @@ def take_profile(
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + seconds, findings.least_seconds, tell)
+    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + RUNS * seconds, findings.least_seconds, tell)
     roomy = [run for run in ran if not is_crowded(run.plan)]
     if ran:
         calibration = Calibration(algorithm, env, findings.usual_speed)

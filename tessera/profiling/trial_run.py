@@ -23,11 +23,13 @@ from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
 from tessera.support.machine import forget_peak_memory, peak_memory
 
-SECONDS = 0.8
+SECONDS = 0.7
 """How long a run is timed, once with and once without stopwatches."""
 LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
-MOST_SIMULATED = 20
+MOST_SIMULATED = 12
 """Updates; more of them would take long, and tell no more."""
+CHUNKS = 4
+"""Parts in which a run is timed, of which the middle counts: something else may take the cores for a moment."""
 COMPILING = 2
 """Calls of the engine before it is timed: in the first replicas compile, the second says how long an update takes."""
 LEAST_CALLS = 5
@@ -100,14 +102,14 @@ def trial_run(plan: Plan, algorithm: Algorithm, env: Environment) -> TrialRun:
         if len(each) >= LEAST_CALLS
     }
     seconds, updates = timed
-    return TrialRun(plan, started, held, seconds / updates, min(updates, MOST_SIMULATED), speed, middles)
+    return TrialRun(plan, started, held, seconds, min(updates, MOST_SIMULATED), speed, middles)
 
 
 def _run(
     plan: Plan, algorithm: Algorithm, env: Environment, recording: FirstCallFiles
 ) -> tuple[float, tuple[float, int], float, dict[str, int]]:
-    """Seconds to the first update; seconds of later ones, and how many; the speed of a core; and the memory of each
-    fragment's processes, without what compiling took."""
+    """Seconds to the first update; seconds of later ones, and how many were timed; the speed of a core; and the memory
+    of each fragment's processes, without what compiling took."""
     begun = time.monotonic()
     engine = LocalEngine(plan, algorithm, env, 0, 1 << 20, note=lambda text: None, recording=recording)
     try:
@@ -120,10 +122,12 @@ def _run(
         for pid in engine.processes().values():
             forget_peak_memory(pid)
         engine.advance(updates)
-        before = speed_of_a_core()
-        begun = time.monotonic()
-        engine.advance(updates)
-        seconds = time.monotonic() - begun
+        before, timed = speed_of_a_core(), []
+        chunk = max(1, updates // CHUNKS)
+        for k in range(CHUNKS):
+            begun = time.monotonic()
+            engine.advance(chunk, ahead=chunk if k < CHUNKS - 1 else 0)
+            timed.append((time.monotonic() - begun) / chunk)
         speed = (before + speed_of_a_core()) / 2
         fragments: dict[str, int] = {}
         for title, pid in engine.processes().items():
@@ -131,7 +135,7 @@ def _run(
             fragments[fragment] = max(peak_memory(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
-    return started, (seconds, updates), speed, fragments
+    return started, (statistics.median(timed), CHUNKS * chunk), speed, fragments
 
 
 def bytes_besides_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -> dict[str, int]:
