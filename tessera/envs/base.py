@@ -12,7 +12,18 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tessera.envs.info import InfoTotals, merge_totals
-from tessera.envs.spec import PRECISIONS, Actions, Array, Box, Discrete, MultiDiscrete, Spec, first_array, map_arrays
+from tessera.envs.spec import (
+    PRECISIONS,
+    Actions,
+    Array,
+    Box,
+    Discrete,
+    MultiDiscrete,
+    Spec,
+    Symmetry,
+    first_array,
+    map_arrays,
+)
 from tessera.errors import TesseraError
 from tessera.support.extras import install_hint
 
@@ -29,6 +40,7 @@ __all__ = [
     "InfoTotals",
     "MultiDiscrete",
     "Spec",
+    "Symmetry",
     "Timestep",
     "first_array",
     "is_device",

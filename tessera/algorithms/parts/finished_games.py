@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tessera.envs.base import Spec
-from tessera.envs.spec import Symmetry
+from tessera.envs.base import Spec, Symmetry
 
 
 class GamePosition(NamedTuple):
