@@ -47,8 +47,6 @@ class Findings:
     """From the beginning of a probe to its first update, at the least: a run on processes takes as long, or longer."""
     process_bytes: int = 0
     """The least that a process that tried plans has held; 0: not known."""
-    skipped: list[str] = field(default_factory=list)
-    """Plans for which there was no time."""
 
     @property
     def usual_speed(self) -> float:

@@ -31,7 +31,7 @@ from tessera.support.files import read_json, write_json
 from tessera.support.machine import available_memory, cores
 from tessera.support.named_objects import name_of
 
-FORMAT = 4
+FORMAT = 5
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "flax", "optax")
 """Packages whose versions decide what work costs."""
 
@@ -59,6 +59,8 @@ class Profile:
     """Of a core meanwhile (`speed_of_a_core`): on a machine that others share it comes and goes."""
     skipped: tuple[str, ...] = ()
     """Plans that there was no time to try: predictions of plans like them are rough."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured (`Measurements`, as plain data), if there are such plans: the next one goes on from there."""
 
     @property
     def gap(self) -> str:
@@ -67,7 +69,7 @@ class Profile:
             return ""
         return (
             f"the profile was cut short, so predictions are rough: {len(self.skipped)} plans were not tried, such as "
-            f"{self.skipped[0]}; what it compiled is kept, so that `tessera profile` gets further the next time"
+            f"{self.skipped[0]}; `tessera profile` goes on from here"
         )
 
     @property
@@ -185,6 +187,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "process_bytes": dict(profile.process_bytes),
         "speed": profile.speed,
         "skipped": list(profile.skipped),
+        "measured": dict(profile.measured),
         "costs": costs_to_json(profile.costs),
     }
 
@@ -202,6 +205,7 @@ def from_json(found: dict[str, Any]) -> Profile:
         **{name: float(found[name]) for name in plain},
         process_bytes={name: int(n) for name, n in found["process_bytes"].items()},
         skipped=tuple(map(str, found["skipped"])),
+        measured=dict(found["measured"]),
     )
 
 

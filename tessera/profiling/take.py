@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tessera.algorithms.contract import Algorithm
@@ -16,7 +16,16 @@ from tessera.graph.plan import Plan
 from tessera.profiling import Bar, Progress
 from tessera.profiling.calibration import Calibration
 from tessera.profiling.contention import measure_slowdown
-from tessera.profiling.findings import Findings, alone, make_costs
+from tessera.profiling.findings import alone, make_costs
+from tessera.profiling.measurements import (
+    OPS,
+    SPLIT,
+    WHOLE,
+    Measurements,
+    measurements_from_json,
+    measurements_to_json,
+    probe_name,
+)
 from tessera.profiling.probe import ProbeJob
 from tessera.profiling.probers import in_words, probe_in_turns
 from tessera.profiling.profile import Profile, about, circumstances, find_profile, save_profile, this_machine
@@ -45,34 +54,43 @@ def saved_or_taken(
     """The saved profile of what a plan runs; or one that is taken now and saved, before a progress bar.
 
     Args:
-        again: take one even if one is saved.
-        complete: take one also if the saved one was cut short: what was compiled then is kept, so it gets further.
+        again: take one from the beginning even if one is saved.
+        complete: go on with the saved one if it was cut short.
     """
     profile = None if again else find_profile(algorithm, env, plan)
     if profile is None or (complete and profile.skipped):
         with bar() as progress:
-            profile = take_profile(algorithm, env, plan, progress, seconds)
+            profile = take_profile(algorithm, env, plan, progress, seconds, profile)
         save_profile(profile)
     return profile
 
 
 def take_profile(
-    algorithm: Algorithm, env: Environment, plan: Plan, progress: Progress, seconds: float = BUDGET
+    algorithm: Algorithm,
+    env: Environment,
+    plan: Plan,
+    progress: Progress,
+    seconds: float = BUDGET,
+    before: Profile | None = None,
 ) -> Profile:
-    """Measure what a plan's algorithm costs in its environment on this machine."""
+    """Measure what a plan's algorithm costs in its environment on this machine; `before` is one that was cut short."""
     begun = time.monotonic()
 
     def tell(what: str) -> None:
         progress(what, min(1.0, (time.monotonic() - begun) / seconds))
 
-    findings = run_all_probes(algorithm, env, plan, begun + PROBES * seconds, begun + seconds, tell)
+    tried = {in_words(p): p for p in trial_plans(plan)}
+    measured = Measurements() if before is None else measured_before(before, tried)
+    skipped = run_all_probes(algorithm, env, plan, measured, begun + PROBES * seconds, begun + seconds, tell)
+    findings = measured.findings()
     if not findings.timings:
         raise TesseraError(
             f"no profile can be taken: not one update of {plan.algorithm} in {plan.env} was done within {seconds:.0f} s"
         )
     slowdown = measure_slowdown(cores(), tell)
     costs = replace(make_costs(findings, plan, algorithm, env), slowdown=slowdown)
-    ran, skipped = run_trials(algorithm, env, trial_plans(plan), begun + RUNS * seconds, findings.least_seconds, tell)
+    skipped += run_trials(algorithm, env, tried, measured, begun + RUNS * seconds, findings.least_seconds, tell)
+    ran = [measured.runs[name] for name in tried if name in measured.runs]
     roomy = [run for run in ran if not is_crowded(run.plan)]
     if ran:
         calibration = Calibration(algorithm, env, findings.usual_speed)
@@ -91,52 +109,83 @@ def take_profile(
         compile_seconds=findings.compile_seconds,
         process_bytes={title: size for run in roomy or ran for title, size in run.process_bytes.items()},
         speed=findings.usual_speed,
-        skipped=(*findings.skipped, *skipped),
+        skipped=tuple(skipped),
+        measured=measurements_to_json(measured) if skipped else {},
     )
 
 
+def measured_before(profile: Profile, plans: Mapping[str, Plan]) -> Measurements:
+    """What was measured for a profile that was cut short; `plans` are those of runs, by their fragments in words."""
+    try:
+        return measurements_from_json(profile.measured, plans)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TesseraError(
+            f"the saved profile cannot be gone on with ({type(error).__name__}: {error}): begin anew with `tessera "
+            "profile --again`"
+        ) from None
+
+
 def run_all_probes(
-    algorithm: Algorithm, env: Environment, plan: Plan, end: float, last: float, tell: Callable[[str], None]
-) -> Findings:
-    """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one.
+    algorithm: Algorithm,
+    env: Environment,
+    plan: Plan,
+    measured: Measurements,
+    end: float,
+    last: float,
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Probe the plan with everything in one fragment with all threads, then all others, and each Op, with one; those
+    that were not measured before. Returns for which there was no time.
 
     Compiling takes most of the time, and a process with one thread compiles on one core. So the plans are dealt to as
     many processes as there are cores, those that tell most first.
     """
     everything = in_one(plan)
     assert everything is not None
-    split = [p for p in split_plans(plan) if p is not None]
-    one_thread = [(p, False) for p in split[:1]] + [(everything, True)] + [(p, False) for p in split[1:]]
+    split = [(p, SPLIT) for p in split_plans(plan) if p is not None]
+    one_thread = [each for each in [*split[:1], (everything, OPS), *split[1:]] if _is_new(each, measured)]
     dealt = [one_thread[k :: cores()] for k in range(min(cores(), len(one_thread)))]
-    jobs = [ProbeJob((everything,), algorithm, env, cores(), wide_numbers(), (False,))]
+    jobs, left = [], one_thread
+    if _is_new((everything, WHOLE), measured):
+        jobs.append(ProbeJob((everything,), algorithm, env, cores(), wide_numbers(), (False,)))
+        left = [(everything, WHOLE), *one_thread]
     for share in dealt:
-        plans, ops = zip(*share, strict=True)
-        jobs.append(ProbeJob(plans, algorithm, env, 1, wide_numbers(), ops))
-    findings = Findings()
-    left = [tried for job in jobs for tried in job.plans]
-    for tried, found in probe_in_turns(jobs, end, last, tell):
-        findings.add(found, tried is everything)
-        left.remove(tried)
-    findings.skipped += map(in_words, left)
-    return findings
+        ops = tuple(how == OPS for _, how in share)
+        jobs.append(ProbeJob(tuple(p for p, _ in share), algorithm, env, 1, wide_numbers(), ops))
+    for tried, found in probe_in_turns(jobs, end, end if measured.probes else last, tell):
+        how = SPLIT if tried is not everything else WHOLE if found.timings else OPS
+        measured.probes[probe_name(tried, how)] = found
+        left.remove((tried, how))
+    return [in_words(tried) for tried, _ in left]
+
+
+def _is_new(probe: tuple[Plan, str], measured: Measurements) -> bool:
+    return probe_name(*probe) not in measured.probes
 
 
 def run_trials(
-    algorithm: Algorithm, env: Environment, plans: list[Plan], end: float, longest: float, tell: Callable[[str], None]
-) -> tuple[list[TrialRun], list[str]]:
-    """Run plans on processes, as long as there is time for one that takes `longest`; and those for which there was
-    none."""
-    found: list[TrialRun] = []
+    algorithm: Algorithm,
+    env: Environment,
+    plans: Mapping[str, Plan],
+    measured: Measurements,
+    end: float,
+    longest: float,
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Run plans on processes that were not measured before, as long as there is time for one that takes `longest`;
+    returns those for which there was none."""
     skipped: list[str] = []
-    for tried in plans:
-        begun = time.monotonic()
-        if begun + longest > end:
-            skipped.append(f"{in_words(tried)} on processes")
+    for name, tried in plans.items():
+        begun, title = time.monotonic(), f"{name} on processes"
+        if name in measured.runs:
             continue
-        tell(f"{in_words(tried)} on processes")
-        found.append(trial_run(tried, algorithm, env))
+        if begun + longest > end:
+            skipped.append(title)
+            continue
+        tell(title)
+        measured.runs[name] = trial_run(tried, algorithm, env)
         longest = max(longest, time.monotonic() - begun)
-    return found, skipped
+    return skipped
 
 
 def with_memory(costs: Costs, ran: list[TrialRun], algorithm: Algorithm, env: Environment) -> Costs:

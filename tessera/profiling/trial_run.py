@@ -26,6 +26,8 @@ from tessera.support.machine import forget_peak_memory, peak_memory
 SECONDS = 0.7
 """How long a run is timed, once with and once without stopwatches."""
 LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
+LEAST_LONG_UPDATES = 2
+"""Updates that are enough if each of them takes longer than all that is timed otherwise."""
 MOST_SIMULATED = 12
 """Updates; more of them would take long, and tell no more."""
 CHUNKS = 4
@@ -118,16 +120,15 @@ def _run(
         started = time.monotonic() - begun
         begun = time.monotonic()
         engine.advance(1)
-        updates = max(LEAST_UPDATES, min(MOST_UPDATES, int(SECONDS / (time.monotonic() - begun))))
+        updates = timed_updates(time.monotonic() - begun)
         for pid in engine.processes().values():
             forget_peak_memory(pid)
         engine.advance(updates)
         before, timed = speed_of_a_core(), []
-        chunk = max(1, updates // CHUNKS)
-        for k in range(CHUNKS):
-            begun = time.monotonic()
-            engine.advance(chunk, ahead=chunk if k < CHUNKS - 1 else 0)
-            timed.append((time.monotonic() - begun) / chunk)
+        chunks = min(CHUNKS, updates)
+        chunk = updates // chunks
+        for k in range(chunks):
+            timed.append(_seconds_of_an_update(engine, chunk, last=k == chunks - 1))
         speed = (before + speed_of_a_core()) / 2
         fragments: dict[str, int] = {}
         for title, pid in engine.processes().items():
@@ -135,7 +136,20 @@ def _run(
             fragments[fragment] = max(peak_memory(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
-    return started, (statistics.median(timed), CHUNKS * chunk), speed, fragments
+    return started, (statistics.median(timed), chunks * chunk), speed, fragments
+
+
+def _seconds_of_an_update(engine: LocalEngine, updates: int, last: bool) -> float:
+    """The mean of so many; unless they are the last, as many more are asked for at once, so that nobody pauses."""
+    begun = time.monotonic()
+    engine.advance(updates, ahead=0 if last else updates)
+    return (time.monotonic() - begun) / updates
+
+
+def timed_updates(seconds: float) -> int:
+    """How many updates are timed that take so long each."""
+    least = LEAST_UPDATES if seconds < SECONDS else LEAST_LONG_UPDATES
+    return max(least, min(MOST_UPDATES, int(SECONDS / seconds)))
 
 
 def bytes_besides_arrays(run: TrialRun, algorithm: Algorithm, env: Environment) -> dict[str, int]:

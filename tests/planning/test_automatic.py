@@ -40,7 +40,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No profile is known; which ones are taken."""
     found: list[str] = []
 
-    def take_profile(algorithm: Any, env: Any, plan: Any, progress: Any, seconds: float) -> Profile:
+    def take_profile(algorithm: Any, env: Any, plan: Any, progress: Any, seconds: float, before: Any) -> Profile:
         progress("everything", 1.0)
         found.append(plan.env)
         return KNOWN

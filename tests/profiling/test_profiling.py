@@ -34,13 +34,21 @@ from tessera.profiling.findings import (
     link_costs,
     make_costs,
 )
+from tessera.profiling.measurements import (
+    OPS,
+    WHOLE,
+    Measurements,
+    measurements_from_json,
+    measurements_to_json,
+    probe_name,
+)
 from tessera.profiling.op_timing import OpTimer
 from tessera.profiling.probe import ExchangeTime, Probed, ProbeJob, probe, probed_from_json, probed_to_json
 from tessera.profiling.probers import Prober, in_words, probe_in_turns
 from tessera.profiling.profile import Profile, changes, find_profile, path_of, read_profile, save_profile
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
-from tessera.profiling.trial_run import trial_run
-from tessera.profiling.tried_plans import SPLITS, in_two, replan, split_plans
+from tessera.profiling.trial_run import MOST_UPDATES, TrialRun, timed_updates, trial_run
+from tessera.profiling.tried_plans import SPLITS, in_one, in_two, replan, split_plans, trial_plans
 from tessera.program.compile import merge_segments
 from tessera.program.nodes import HOST, Op, Recv
 from tessera.program.project import project
@@ -279,7 +287,7 @@ def test_a_profile_that_was_cut_short_says_so(planned):
     assert saved.gap == ""
     short = replace(saved, skipped=("env | act+store+grad+apply", "env+act x 8 | store+grad+apply"))
     assert "2 plans were not tried, such as env | act+store+grad+apply" in short.gap
-    assert "`tessera profile` gets further" in short.gap
+    assert "`tessera profile` goes on from here" in short.gap
 
 
 def test_a_profile_that_was_cut_short_is_completed_where_that_is_asked_for(planned, folder, monkeypatch):
@@ -293,6 +301,83 @@ def test_a_profile_that_was_cut_short_is_completed_where_that_is_asked_for(plann
     assert take.saved_or_taken(*planned, bar) == whole
 
 
+def some_probe(seconds: float = 1e-3, **rest: Any) -> Probed:
+    timing = Timing(8, 1, (Work(seconds, seconds), Work(2 * seconds, seconds)))
+    return Probed(
+        {"env actions -> timesteps": (timing,)}, (ExchangeTime("send view", 1, 64, 2e-5),), 1e-6, 3.0, {}, **rest
+    )
+
+
+def some_run(plan: Any) -> TrialRun:
+    return TrialRun(plan, 2.0, {f.title: 1 << 28 for f in plan.fragments}, 0.01, 5, 1.5, {"send view": 3e-5})
+
+
+def test_what_was_measured_is_read_as_it_was_written(planned):
+    plan = planned[2]
+    plans = {in_words(p): p for p in trial_plans(plan)}
+    probes = {probe_name(in_one(plan), WHOLE): some_probe(speed=2.0), probe_name(in_one(plan), OPS): some_probe(2.0)}
+    measured = Measurements(probes, {name: some_run(p) for name, p in plans.items()})
+    written = json.loads(json.dumps(measurements_to_json(measured)))
+    assert measurements_from_json(written, plans) == measured
+
+
+def test_a_profile_goes_on_where_the_last_one_was_cut_short(planned, monkeypatch):
+    asked: list[str] = []
+
+    def probe_in_turns(jobs: Any, *_: Any) -> Any:
+        for tried, ops in [(p, ops) for job in jobs for p, ops in zip(job.plans, job.ops, strict=True)][:4]:
+            asked.append(in_words(tried) + (" Op by Op" if ops else ""))
+            yield tried, replace(some_probe(), timings={}) if ops else some_probe()
+
+    def run(tried: Any, *_: Any) -> TrialRun:
+        asked.append(f"{in_words(tried)} on processes")
+        return some_run(tried)
+
+    monkeypatch.setattr(take, "probe_in_turns", probe_in_turns)
+    monkeypatch.setattr(take, "trial_run", run)
+    monkeypatch.setattr(take, "measure_slowdown", lambda *_: (1.0,))
+    monkeypatch.setattr(take, "Calibration", NothingWaits)
+
+    def silent(what: str, share: float) -> None:
+        pass
+
+    profile, takes = take.take_profile(*planned, silent, 0.01), 1  # no time for a run on processes
+    assert len(asked) == 4
+    assert not any("on processes" in each for each in asked)
+    while profile.skipped and takes < 9:
+        last = profile
+        profile, takes = take.take_profile(*planned, silent, 60.0, profile), takes + 1
+        assert len(profile.skipped) < len(last.skipped)
+    assert profile.measured == {}
+    assert len(asked) == len(set(asked))  # nothing twice
+    probes = [p for p in split_plans(planned[2]) if p is not None]
+    assert len(asked) == 2 + len(probes) + len(trial_plans(planned[2]))
+
+
+class NothingWaits:
+    """In the place of a calibration, which simulates."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def with_waits(self, costs: Costs, *_: Any) -> Costs:
+        return costs
+
+    def with_switches(self, costs: Costs, *_: Any) -> Costs:
+        return costs
+
+
+@pytest.mark.parametrize("measured", [{}, {"probes": 3, "runs": {}}, {"probes": {}, "runs": {"env | apply": {}}}])
+def test_nonsense_in_what_was_measured_is_refused_in_one_sentence(measured, planned):
+    short = replace(some_profile(planned), skipped=("env",), measured=measured)
+    with pytest.raises(TesseraError, match=r"cannot be gone on with.*`tessera profile --again`"):
+        take.take_profile(*planned, lambda *_: None, 60.0, short)
+
+
+def test_few_long_updates_are_timed_and_many_short_ones():
+    assert [timed_updates(seconds) for seconds in (3.0, 0.75, 0.3, 0.04, 1e-6)] == [2, 2, 5, 17, MOST_UPDATES]
+
+
 def test_a_process_that_tried_plans_says_how_much_memory_one_takes_where_none_was_run(planned):
     bound, environment, plan = planned
     findings = Findings()
@@ -302,7 +387,7 @@ def test_a_process_that_tried_plans_says_how_much_memory_one_takes_where_none_wa
     assert make_costs(findings, plan, bound, environment).process_bytes(["env", "act"]) == 200
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 4, "costs": {"ops": 3}}'])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 5, "costs": {"ops": 3}}'])
 def test_a_file_that_is_no_profile_is_refused_in_one_sentence(text, planned, folder):
     path = save_profile(some_profile(planned))
     path.write_text(text)
