@@ -33,6 +33,7 @@ from tessera.engines.simulated.cluster import Cluster, NodeKind
 from tessera.engines.simulated.prediction import Prediction
 from tessera.planning.prepare import prepare_plan
 from tessera.planning.simulate import simulate, with_calls_of_ray
+from tessera.profiling.ray_calls import saved_calls
 from tessera.profiling.take import saved_or_taken
 from tessera.support.machine import cores
 
@@ -75,7 +76,7 @@ def main(options: Options) -> None:
     chosen = algorithms.get(algorithm)(**settings)
     bound, environment, base = prepare_plan(chosen, env, None)
     profile = saved_or_taken(bound, environment, base, progress_bar, seconds=options.budget)
-    costs = with_calls_of_ray(profile.costs)
+    costs = with_calls_of_ray(profile.costs, saved_calls())
 
     def predict(text: str, speed: float) -> Prediction:
         bound, environment, plan = prepare_plan(chosen, env, text, engine="ray")

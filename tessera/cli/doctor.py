@@ -84,7 +84,20 @@ def _ray() -> str:
     if version is None:
         return f"not installed: {install_hint('ray')}"
     up = cluster.current()
-    return f"{version}, " + (f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one")
+    state = f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one"
+    return f"{version}, {state}; calls: {_calls_of_ray()}"
+
+
+def _calls_of_ray() -> str:
+    """What they cost on this machine, if that is known."""
+    from tessera.errors import TesseraError
+    from tessera.profiling.ray_calls import in_words, saved_calls
+
+    try:
+        calls = saved_calls()
+    except TesseraError as error:
+        return str(error)
+    return in_words(calls) if calls is not None else "not measured, tessera profile ALGORITHM ENVIRONMENT --ray does it"
 
 
 def _profiles() -> str:

@@ -23,6 +23,8 @@ class ProfileOptions:
     """Seconds that it may take, at the most; at least 20."""
     again: bool = False
     """Measure even if a profile is saved that still holds."""
+    ray: bool = False
+    """Measure what calls of Ray cost, too, once for all algorithms: for plans on clusters."""
 
 
 def profile_command(arguments: list[str]) -> None:
@@ -31,11 +33,14 @@ def profile_command(arguments: list[str]) -> None:
     from tessera.errors import TesseraError
     from tessera.planning.prepare import prepare_plan
     from tessera.profiling.profile import path_of
+    from tessera.profiling.ray_calls import check_ray
     from tessera.profiling.take import saved_or_taken
     from tessera.support.accelerators import share_accelerators
 
     if options.seconds < 20:
         raise TesseraError(f"--seconds {options.seconds:g}: starting and compiling alone take most of 20: ask for more")
+    if options.ray:
+        check_ray()
     share_accelerators()  # processes that measure want some too
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **plan_arguments(world))
     how = {"again": options.again, "complete": True, "seconds": options.seconds}
@@ -45,6 +50,21 @@ def profile_command(arguments: list[str]) -> None:
         print(f"note      {profile.gap}")
     path = path_of(profile.about)
     print(f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty")
+    if options.ray:
+        print(_measure_ray())
+
+
+def _measure_ray() -> str:
+    """Measure calls of Ray, keep what was found, and say it."""
+    from tessera.profiling.ray_calls import in_words, measure_calls_of_ray, save_calls
+
+    with progress_bar() as progress:
+        found = measure_calls_of_ray(lambda what: progress(what, 0.5))
+        progress("done", 1.0)
+    path = save_calls(found)
+    return f"ray       {in_words(found)}\n" + (
+        f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty"
+    )
 
 
 @contextmanager

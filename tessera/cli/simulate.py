@@ -39,6 +39,7 @@ def simulate_command(arguments: list[str]) -> None:
     from tessera.planning.cluster_file import load_cluster
     from tessera.planning.prepare import prepare_plan
     from tessera.planning.simulate import on_accelerators, simulate, with_calls_of_ray
+    from tessera.profiling.ray_calls import saved_calls
 
     cluster = None if options.cluster is None else load_cluster(Path(options.cluster))
     trace = None if options.trace is None else _writable(Path(options.trace))
@@ -46,7 +47,7 @@ def simulate_command(arguments: list[str]) -> None:
     bound, env, plan = prepare_plan(algorithm, world.env, policy_of(world), **planned)
     costs, accelerators = _find_costs(world, algorithm, bound, env, plan, options)
     if cluster is not None:
-        costs = with_calls_of_ray(costs)
+        costs = with_calls_of_ray(costs, saved_calls() if options.costs is None else None)
         if accelerators and any(kind.accelerators for kind in cluster.kinds):
             plan = on_accelerators(plan)
     simulation = simulate(
@@ -70,21 +71,17 @@ def _find_costs(world: Any, algorithm: Any, bound: Any, env: Any, plan: Any, opt
 
     For a cluster, that is a profile of the same with fewer environments, as many as this machine has by default.
     """
-    from tessera.planning.prepare import prepare_plan
+    from tessera.cli.profile import progress_bar
+    from tessera.planning.automatic import profile_for_cluster
     from tessera.planning.simulate import load_costs
-    from tessera.profiling.profile import find_profile
     from tessera.profiling.take import saved_or_taken
 
     if options.costs is not None:
         return load_costs(Path(options.costs))
-    profile = find_profile(bound, env, plan)
-    if profile is None and options.cluster is not None:
-        bound, env, plan = prepare_plan(algorithm, world.env, precision=world.precision)
-        profile = find_profile(bound, env, plan)
-    if profile is None:
-        from tessera.cli.profile import progress_bar
-
+    if options.cluster is None:
         profile = saved_or_taken(bound, env, plan, progress_bar)
+    else:
+        profile = profile_for_cluster(algorithm, world.env, (bound, env, plan), progress_bar, world.precision)
     return profile.costs, profile.machine.accelerators
 
 

@@ -12,7 +12,13 @@ from tessera.engines.replica.trace import clear_traces, merge_traces
 from tessera.engines.simulated.cluster import Cluster
 from tessera.engines.simulated.costs import Costs, LinkCosts
 from tessera.engines.simulated.costs_file import load_costs as load_costs
-from tessera.engines.simulated.deployment import MOST_EXACT, Deployment, on_cluster, on_one_machine
+from tessera.engines.simulated.deployment import (
+    MOST_EXACT,
+    Deployment,
+    on_cluster,
+    on_one_machine,
+    updates_until_all_are_heard,
+)
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.prediction import Prediction
 from tessera.envs.base import Environment
@@ -81,7 +87,7 @@ def simulate(
     if updates is not None and updates < 1:
         raise TesseraError(f"--updates {updates}: at least one update is needed")
     deployment = on_one_machine(plan, cores, accelerators) if cluster is None else on_cluster(plan, cluster, most_exact)
-    heard = _updates_until_all_are_heard(deployment)
+    heard = updates_until_all_are_heard(deployment)
     found: list[Prediction] = []
     for seed in range(min(draws, max(T_95)) if costs.timings else 1):
         kept = trace if seed == 0 else None
@@ -97,19 +103,12 @@ def simulate(
     return Simulation(deployment, tuple(found))
 
 
-def with_calls_of_ray(costs: Costs) -> Costs:
-    """The costs; where messages between machines were not measured, they are those of calls of Ray."""
-    return costs if costs.remote_links != LinkCosts() else replace(costs, remote_links=CALLS_OF_RAY)
+def with_calls_of_ray(costs: Costs, measured: LinkCosts | None = None) -> Costs:
+    """The costs; where they do not say what messages between machines cost, those are calls of Ray, as measured on this
+    machine or else on one of ours."""
+    return costs if costs.remote_links != LinkCosts() else replace(costs, remote_links=measured or CALLS_OF_RAY)
 
 
 def on_accelerators(plan: Plan) -> Plan:
     """The plan of a CPU-only machine for nodes that have accelerators."""
     return replace(plan, fragments=tuple(replace(f, platform="gpu") for f in plan.fragments))
-
-
-def _updates_until_all_are_heard(deployment: Deployment) -> int:
-    """Updates in which each simulated replica contributes about once."""
-    plan = deployment.plan
-    if plan.solo:
-        return plan.fragments[plan.home("grad")].replicas
-    return max(1, plan.groups // plan.batches)

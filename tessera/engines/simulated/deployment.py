@@ -122,6 +122,14 @@ def on_cluster(plan: Plan, cluster: Cluster, most_exact: int = MOST_EXACT) -> De
     )
 
 
+def updates_until_all_are_heard(deployment: Deployment) -> int:
+    """Updates in which each simulated replica contributes about once."""
+    plan = deployment.plan
+    if plan.solo:
+        return plan.fragments[plan.home("grad")].replicas
+    return max(1, plan.groups // plan.batches)
+
+
 def _choose(
     plan: Plan, kinds: Sequence[NodeKind], contents: dict[int, Counter[int]], factor: float
 ) -> dict[int, float]:
