@@ -19,10 +19,13 @@ class PlanOptions:
     """table, mermaid or json."""
     allow: Literal["async"] | None = None
     """async: also rank plans in which nobody waits, apart: they learn by another recipe."""
-    objective: Literal["throughput", "time"] = "throughput"
-    """What --policy auto ranks by: throughput, or the time to the return of the run that --like names."""
+    objective: Literal["throughput", "time", "cost"] = "throughput"
+    """What --policy auto ranks by: throughput, the time to the return of the run that --like names, or with --cluster
+    what a million steps cost on the nodes that a plan uses."""
     like: Path | None = None
     """A finished run of the same algorithm, settings, environments, groups and lag, for --objective time."""
+    cluster: Path | None = None
+    """Cluster file (.toml), for --policy auto: rank plans for its nodes, and not for this machine."""
 
 
 def plan_command(arguments: list[str]) -> None:
@@ -31,6 +34,10 @@ def plan_command(arguments: list[str]) -> None:
     if world.policy == "auto":
         print(_ranking(world, options, algorithm, asks_async(arguments[0])))
         return
+    if options.cluster is not None:
+        raise TesseraError(
+            "--cluster is for --policy auto: add it, or see `tessera simulate` for a policy that you name"
+        )
     if options.like is not None or options.objective != "throughput" or options.allow is not None:
         raise TesseraError("--allow, --objective and --like are for --policy auto: add it, or leave them out")
     from tessera import systems
@@ -56,8 +63,9 @@ def _ranking(world: WorldOptions, options: PlanOptions, algorithm: Any, asks: bo
     """Plans in order, as text."""
     from tessera.errors import unknown_name
     from tessera.planning.automatic import rank_plans
+    from tessera.planning.cluster_file import load_cluster
     from tessera.planning.prepare import reference_plan
-    from tessera.planning.ranking import THROUGHPUT, time_for
+    from tessera.planning.ranking import COST, THROUGHPUT, time_for
     from tessera.planning.ranking_table import RANKING_FORMATS, render_ranking
     from tessera.runs.recipes import steps_like
 
@@ -67,10 +75,13 @@ def _ranking(world: WorldOptions, options: PlanOptions, algorithm: Any, asks: bo
         raise unknown_name("format", options.format, RANKING_FORMATS)
     if (options.objective == "time") != (options.like is not None):
         raise TesseraError("--objective time needs --like RUN, a finished run of the same recipe, and --like needs it")
-    objective = THROUGHPUT
+    cluster = None if options.cluster is None else load_cluster(options.cluster)
+    if options.objective == "cost" and (cluster is None or not cluster.price):
+        raise TesseraError("--objective cost needs --cluster FILE, in which every kind of nodes has a price_per_hour")
+    objective = COST if options.objective == "cost" else THROUGHPUT
     if options.like is not None:
         bound, _, plan = reference_plan(algorithm, world.env, **plan_arguments(world))
         objective = time_for(steps_like(options.like, bound, plan))
     how = {"allow_async": options.allow is not None, "asks_async": asks, "objective": objective}
-    ranking = rank_plans(algorithm, world.env, how, progress_bar, **plan_arguments(world))
+    ranking = rank_plans(algorithm, world.env, how, progress_bar, cluster, **plan_arguments(world))
     return render_ranking(ranking, options.format)

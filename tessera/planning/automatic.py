@@ -18,6 +18,7 @@ from tessera.profiling import Bar, Progress
 from tessera.support.accelerators import share_accelerators
 
 if TYPE_CHECKING:  # only a run that has a profile, or takes one, pays for these
+    from tessera.engines.simulated.cluster import Cluster
     from tessera.engines.simulated.prediction import Prediction
     from tessera.planning.ranking import Ranking
     from tessera.profiling.profile import Profile
@@ -46,15 +47,34 @@ class Prepared:
     """What the plan is expected to do; None if it was chosen by a rule."""
 
 
-def rank_plans(algorithm: Algorithm, env: Any, how: dict[str, Any], bar: Bar, **options: Any) -> Ranking:
+def rank_plans(
+    algorithm: Algorithm, env: Any, how: dict[str, Any], bar: Bar, cluster: Cluster | None = None, **options: Any
+) -> Ranking:
     """Rank the plans of a run by its profile, which is taken, before a progress bar, if there is none.
 
-    `how` are the options of `search`, `options` those of `prepare_plan`.
+    `how` are the options of `search`, `options` those of `prepare_plan`. With a cluster plans are for its nodes.
     """
     share_accelerators()
     _refuse_mesh(options)
-    planned = reference_plan(algorithm, env, **options)
-    return _ranked(planned, _find_or_take(planned, bar), how, options)
+    if cluster is None:
+        planned = reference_plan(algorithm, env, **options)
+        return _ranked(planned, _find_or_take(planned, bar), how, options)
+    from tessera.planning.search import search
+    from tessera.planning.simulate import with_calls_of_ray
+    from tessera.planning.workload import Workload
+    from tessera.profiling.ray_calls import saved_calls
+
+    planned = reference_plan(algorithm, env, **{**options, "engine": "ray"})
+    profile = profile_for_cluster(algorithm, env, planned, bar, options.get("precision", "f32"))
+    costs = with_calls_of_ray(profile.costs, saved_calls())
+    return search(Workload.on_cluster(planned, costs, profile.machine, cluster, options.get("lag")), **how)
+
+
+def profile_for_cluster(algorithm: Algorithm, env: Any, planned: Planned, bar: Bar, precision: str) -> Profile:
+    """The saved profile of what a plan runs; else one with as many environments as this machine has by default, which
+    is taken, before a progress bar, if there is none."""
+    profile = _find(planned)
+    return profile or _find_or_take(prepare_plan(algorithm, env, precision=precision), bar)
 
 
 def prepare_automatically(

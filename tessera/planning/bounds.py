@@ -79,7 +79,8 @@ def bound_of(workload: Workload, demands: Demands, colouring: Colouring) -> Boun
         seconds, limit = core_seconds, "cores"
     if device_seconds > seconds:
         seconds, limit = device_seconds, "accelerators"
-    return Bound(seconds, limit, events, with_messages, core_seconds, device_seconds)
+    fast = workload.fastest
+    return Bound(seconds / fast, limit, events, with_messages / fast, core_seconds / fast, device_seconds / fast)
 
 
 def _demands(workload: Workload, demands: Demands, colouring: Colouring, template: Template) -> list[Demand]:
@@ -104,7 +105,7 @@ def _with_messages(
     workload: Workload, colouring: Colouring, template: Template, parts: list[_Part]
 ) -> tuple[list[tuple[Channel, float]], float]:
     """Add work with messages to both ends: (channel and seconds on the way, messages of all)."""
-    costs, total = workload.costs, 0.0
+    total = 0.0
     transit: list[tuple[Channel, float]] = []
     for channel in template.channels:
         trips = template.programs[channel.source].sends.get(channel.slot, 0.0)
@@ -112,11 +113,11 @@ def _with_messages(
         if channel.among_peers and senders == 1:
             continue
         nbytes = _message_bytes(workload, channel, senders)
-        parts[channel.source].add(channel.made_by, trips * costs.exchange_seconds(channel.slot, True, 1, nbytes))
+        parts[channel.source].add(channel.made_by, trips * workload.exchange_seconds(channel.slot, True, 1, nbytes))
         taken = _taken(channel, senders, receivers)
-        received = costs.exchange_seconds(channel.slot, False, taken, taken * nbytes)
+        received = workload.exchange_seconds(channel.slot, False, taken, taken * nbytes)
         parts[channel.target].add(channel.wanted_by, trips * received)
-        transit.append((channel, trips * costs.links.transit_seconds(nbytes)))
+        transit.append((channel, trips * workload.transit_seconds(nbytes)))
         total += trips * (senders + taken * receivers)
     return transit, total
 

@@ -14,6 +14,9 @@ from tessera.graph.policy import Fragment, Policy
 Partition = tuple[tuple[str, ...], ...]
 """Which operators are together: fragments, each with its operators, in the order of the graph."""
 
+MANY = 64
+"""Replicas of a fragment, above which fewer numbers are tried."""
+
 
 class Colouring(NamedTuple):
     """A policy in the making: cheaper than a policy, which is checked, and there are thousands."""
@@ -52,14 +55,18 @@ class Limits:
     """Groups of environments; no fragment has more replicas."""
     cores: int
     accelerators: int = 0
+    shared: bool = True
+    """Whether there may be more processes than cores; on a cluster each has one for itself."""
 
     def replicas(self, operators: Sequence[str]) -> list[int]:
-        """Numbers of replicas of a fragment: powers of two and the largest.
+        """Numbers of replicas of a fragment: powers of two, or of four if there are many, and the largest.
 
         Environments may sleep, so that more of their processes than cores can pay. Nothing else does.
         """
-        most = self.groups if "env" in operators else min(self.groups, max(self.cores, self.accelerators))
-        return sorted({most, *(2**k for k in range(most.bit_length()) if 2**k <= most)})
+        sleeps = "env" in operators and self.shared
+        most = self.groups if sleeps else min(self.groups, max(self.cores, self.accelerators))
+        step = 2 if most > MANY else 1
+        return sorted({most, *(2**k for k in range(0, most.bit_length(), step) if 2**k <= most)})
 
     def devices(self, operators: Sequence[str], replicas: int) -> list[int]:
         """Devices over which each replica spreads what it learns; virtual ones would share the cores of one."""

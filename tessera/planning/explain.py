@@ -69,6 +69,8 @@ def explanation(ranking: Ranking) -> str:
     ]
     rest = f"; {', '.join(waiting)}" if waiting else ""
     sentences.append(f"Its bottleneck is {bottleneck}, which works {busy[bottleneck]:.0%} of the time{rest}.")
+    if ranking.objective.name == "cost":
+        sentences.append(f"A million steps cost {ranking.objective.value(best.prediction):,.3g} on the nodes it uses.")
     if ranking.gains:
         sentences.append(f"{_gains(ranking)}.")
     if ranking.other_recipes:

@@ -36,13 +36,12 @@ def time_for(steps: int) -> Objective:
     return Objective("time", "s", lambda prediction: steps / prediction.steps_per_second, least=True)
 
 
-def cost_for(steps: int, price_per_hour: float) -> Objective:
-    """What so many steps cost, on machines that have a price."""
+def _price_of_a_million(prediction: Prediction) -> float:
+    return prediction.price_per_hour / 3600 * 1e6 / prediction.steps_per_second
 
-    def price(prediction: Prediction) -> float:
-        return price_per_hour * steps / prediction.steps_per_second / 3600
 
-    return Objective("cost", "", price, least=True)
+COST = Objective("cost", "a million steps", _price_of_a_million, least=True)
+"""What a million steps cost on the nodes that a plan uses."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,8 @@ class Ranking:
     bounded: int
     """Colourings that were bounded."""
     objective: Objective = THROUGHPUT
+    where: str = ""
+    """The cluster that plans are for, in words; empty: this machine."""
 
     @property
     def best(self) -> Candidate:
@@ -136,6 +137,7 @@ class Ranking:
             "groups": plan.groups,
             "lag": plan.lag,
             "objective": self.objective.name,
+            "where": self.where or "this machine",
             "bounded": self.bounded,
             "candidates": [self._with_value(c) for c in self.candidates],
             "other_recipes": [self._with_value(c) for c in self.other_recipes],

@@ -27,7 +27,7 @@ def _table(ranking: Ranking) -> str:
         f"plans     {plan.algorithm} on {plan.env}, {plan.envs} environments in {plan.groups} groups, lag {plan.lag}: "
         "all of these learn the same"
     )
-    parts = [head, "", _rows(ranking, ranking.candidates)]
+    parts = [head, *([f"on        {ranking.where}"] if ranking.where else []), "", _rows(ranking, ranking.candidates)]
     if ranking.other_recipes:
         title = "another recipe: nobody waits, so that what is learned from is older, and learning differs"
         parts += ["", title, "", _rows(ranking, ranking.other_recipes, lag=True)]
@@ -44,7 +44,7 @@ def _rows(ranking: Ranking, candidates: Sequence[Candidate], lag: bool = False) 
     heads = ["", "plan", *([extra] if extra else []), "steps/s", "interval", *(["lag"] if lag else [])]
     rows = [[*heads, "bottleneck", "MB a process", "why not"]]
     for k, c in enumerate(candidates, 1):
-        value = [f"{ranking.objective.value(c.prediction):,.1f}"] if extra else []
+        value = [_number(ranking.objective.value(c.prediction))] if extra else []
         busy = c.prediction.busy[c.prediction.bottleneck]
         rows.append(
             [
@@ -57,6 +57,10 @@ def _rows(ranking: Ranking, candidates: Sequence[Candidate], lag: bool = False) 
         )
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def _json(ranking: Ranking) -> str:

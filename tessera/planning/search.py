@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.simulated.cluster import Cluster
 from tessera.engines.simulated.costs import Costs
 from tessera.engines.simulated.machine import Machine
 from tessera.engines.simulated.prediction import Prediction
@@ -50,6 +51,7 @@ def search_plans(
     groups: int | None = None,
     lag: int | None = None,
     precision: str = "f32",
+    cluster: Cluster | None = None,
     **how: Any,
 ) -> Ranking:
     """Rank all plans of a run that learn the same; `how` are the options of `search`.
@@ -57,6 +59,8 @@ def search_plans(
     Environments, groups and the lag are those that the run would have without a search.
     """
     planned = reference_plan(algorithm, env, envs=envs, groups=groups, lag=lag, precision=precision)
+    if cluster is not None:
+        return search(Workload.on_cluster(planned, costs, machine, cluster, lag), **how)
     return search(Workload(*planned, costs, machine, lag), **how)
 
 
@@ -94,6 +98,7 @@ def search(
         gains=tuple(found.gains(best)),
         bounded=len(bounded) + len(loose),
         objective=objective,
+        where="" if workload.cluster is None else workload.cluster.describe(),
     )
 
 
@@ -112,11 +117,11 @@ class _Search:
 
     def bound(self, asynchronous: bool, alone: bool) -> Iterable[_Bounded]:
         """Bound all colourings; one that has no plan is refused once for all numbers of replicas."""
-        machine = self.workload.machine
-        limits = Limits(self.workload.reference.groups, machine.cores, machine.accelerators)
+        machine, shared = self.workload.machine, self.workload.cluster is None
+        limits = Limits(self.workload.reference.groups, machine.cores, machine.accelerators, shared)
         for partition in partitions():
             for colouring in colourings(partition, limits, asynchronous):
-                if alone and colouring.processes > 1:
+                if (alone and colouring.processes > 1) or (not shared and colouring.processes > machine.cores):
                     continue
                 try:
                     yield _Bounded(colouring, bound_of(self.workload, self.demands, colouring))
@@ -129,13 +134,14 @@ class _Search:
 
         The plan with one process is always there to be compared with.
         """
-        ordered = sorted(bounded, key=lambda b: (b.colouring.processes > 1, b.bound.seconds, *b.colouring.order))
+        promise = {each.colouring: self._promise(each) for each in bounded}
+        ordered = sorted(bounded, key=lambda b: (b.colouring.processes > 1, -promise[b.colouring], *b.colouring.order))
         done: list[Candidate] = []
         alike: dict[Any, int] = {}
-        fastest = 0.0
+        enough = -math.inf
+        """How good a plan has to promise to be, once there are some to compare it with."""
         for each in ordered:
-            hopeless = self._at_most(each) <= fastest * (1 + CLOSE) and each.colouring.processes > 1
-            if len(done) >= most or (hopeless and len(done) >= FEWEST):
+            if len(done) >= most or (len(done) >= FEWEST and promise[each.colouring] <= enough):
                 break
             partition = each.colouring.partition
             if alike.get(partition, 0) >= SIMILAR:
@@ -144,7 +150,7 @@ class _Search:
             if candidate is not None:
                 alike[partition] = alike.get(partition, 0) + 1
                 done.append(candidate)
-                fastest = max(fastest, candidate.steps_per_second)
+                enough = _better_by(max(self.objective.better(c.prediction) for c in done), CLOSE)
         leaders = self._in_order(done)[:LEADERS] if self.workload.costs.timings else []
         again = {c.policy.name: self._again(c) for c in leaders}
         widest = max((c.high / c.steps_per_second - 1 for c in again.values()), default=0.0)
@@ -155,30 +161,42 @@ class _Search:
         ordered = sorted(done, key=lambda c: -self.objective.better(c.prediction))
         if not ordered:
             return []
-        close = [c for c in ordered if c.steps_per_second >= ordered[0].steps_per_second * (1 - CLOSE)]
+        least = _better_by(self.objective.better(ordered[0].prediction), -CLOSE)
+        close = [c for c in ordered if self.objective.better(c.prediction) >= least]
         best = min(close, key=lambda c: (len(c.plan.places), len(c.plan.fragments)))
         return [best, *(c for c in ordered if c is not best)]
 
     def gains(self, best: Candidate) -> Iterable[Gain]:
-        """What one more core, accelerator or replica would bring to the best plan."""
-        machine = self.workload.machine
-        more = self._predict(best.plan, best.bound, cores=machine.cores + 1)
-        yield Gain("core", more.steps_per_second)
-        if machine.accelerators:
-            more = self._predict(best.plan, best.bound, accelerators=machine.accelerators + 1)
-            yield Gain("accelerator", more.steps_per_second)
+        """What one more core, accelerator or replica would bring to the best plan; on a cluster, one more node."""
+        machine, cluster = self.workload.machine, self.workload.cluster
+        if cluster is not None:
+            for k, kind in enumerate(cluster.kinds):
+                kinds = (*cluster.kinds[:k], replace(kind, count=kind.count + 1), *cluster.kinds[k + 1 :])
+                more = self._predict(best.plan, best.bound, cluster=replace(cluster, kinds=kinds))
+                yield Gain(f"node of kind {kind.name}", more.steps_per_second)
+        else:
+            more = self._predict(best.plan, best.bound, cores=machine.cores + 1)
+            yield Gain("core", more.steps_per_second)
+            if machine.accelerators:
+                more = self._predict(best.plan, best.bound, accelerators=machine.accelerators + 1)
+                yield Gain("accelerator", more.steps_per_second)
         fragments = list(best.policy.fragments)
         k = best.policy.home("env")
         fragments[k] = replace(fragments[k], replicas=fragments[k].replicas + 1)
         try:
             plan = self.workload.plan(replace(best.policy, fragments=tuple(fragments)))
-        except TesseraError:  # as many as there are groups
+            more = self._predict(plan, best.bound)
+        except TesseraError:  # as many as there are groups, or as there is room for
             return
-        more = self._predict(plan, best.bound)
         yield Gain(f"replica of {fragments[k].title}", more.steps_per_second)
 
     def _at_most(self, each: _Bounded) -> float:
         return self.workload.steps_per_round / each.bound.seconds if each.bound.seconds else math.inf
+
+    def _promise(self, each: _Bounded) -> float:
+        """How good it can be at the most, as the objective has it."""
+        price = self.workload.least_price(each.colouring.processes)
+        return self.objective.better(Prediction(self._at_most(each), 0.0, {}, {}, price_per_hour=price))
 
     def _candidate(self, each: _Bounded) -> Candidate | None:
         """Plan and simulate; None if there is no plan, of which the reason is kept."""
@@ -213,11 +231,16 @@ class _Search:
         prediction = replace(candidate.prediction, steps_per_second=mean)
         return replace(candidate, prediction=prediction, low=max(0.0, mean - margin), high=mean + margin)
 
-    def _predict(self, plan: Plan, bound: Bound, seed: int = 0, **machine: int) -> Prediction:
-        """Simulate a plan once, on this machine or on one that has more."""
+    def _predict(self, plan: Plan, bound: Bound, seed: int = 0, **there: Any) -> Prediction:
+        """Simulate a plan once, there or on a machine or a cluster that has more."""
         fewest, largest = UPDATES
         updates = max(fewest, min(largest, int(EVENTS / (bound.events + 1))))
-        return self.workload.simulate(plan, updates, warmup=1 + plan.lag, seed=seed, **machine)
+        return self.workload.simulate(plan, updates, warmup=1 + plan.lag, seed=seed, **there)
+
+
+def _better_by(value: float, share: float) -> float:
+    """A value of an objective that is better by a share of it."""
+    return value + share * abs(value)
 
 
 def _within(candidate: Candidate, width: float) -> Candidate:

@@ -9,7 +9,9 @@ from typing import Any
 
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.replica.replica import make_training
+from tessera.engines.simulated.cluster import Cluster
 from tessera.engines.simulated.costs import Costs
+from tessera.engines.simulated.deployment import on_cluster, updates_until_all_are_heard
 from tessera.engines.simulated.engine import SimulatedEngine
 from tessera.engines.simulated.machine import Machine
 from tessera.engines.simulated.prediction import Prediction
@@ -18,6 +20,9 @@ from tessera.graph.plan import Plan, make_plan
 from tessera.graph.policy import Policy
 from tessera.program.shapes import Shapes, slot_shapes
 from tessera.support.trees import bytes_of
+
+UNKNOWN = 1 << 62
+"""Bytes of a node's memory that a cluster file does not name: all that could be asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,36 @@ class Workload:
     machine: Machine
     lag: int | None = None
     """The lag that the user asked for; None: that of the kind of environment."""
+    cluster: Cluster | None = None
+    """The nodes that plans are for; None: the machine."""
+
+    @classmethod
+    def on_cluster(
+        cls,
+        planned: tuple[Algorithm, Environment, Plan],
+        costs: Costs,
+        machine: Machine,
+        cluster: Cluster,
+        lag: int | None = None,
+    ) -> Workload:
+        """Plans for the nodes of a cluster, with costs from a machine; all nodes together are one that has as much."""
+        kinds = cluster.kinds
+        memory = sum(kind.count * kind.memory for kind in kinds) if all(kind.memory for kind in kinds) else UNKNOWN
+        # costs of a machine without accelerators say nothing of programs on these
+        some = [kind for kind in kinds if kind.accelerators and machine.accelerators]
+        whole = Machine(
+            cores=sum(kind.count * kind.cores for kind in kinds),
+            accelerators=sum(kind.count * kind.accelerators for kind in some),
+            memory=memory,
+            accelerator_memory=min((kind.accelerator_memory or UNKNOWN for kind in some), default=0),
+        )
+        return cls(*planned, costs, whole, lag, cluster)
+
+    @property
+    def fastest(self) -> float:
+        """How much the fastest node does in a second, relative to the machine on which costs were measured."""
+        kinds = () if self.cluster is None else self.cluster.kinds
+        return max((max(kind.speed, kind.accelerator_speed) for kind in kinds), default=1.0)
 
     @property
     def steps_per_round(self) -> int:
@@ -69,10 +104,45 @@ class Workload:
             platform=self.platform,
             available=max(1, self.machine.accelerators),
             reason=reason,
+            engine=None if self.cluster is None else "ray",
         )
 
-    def simulate(self, plan: Plan, updates: int, warmup: int, seed: int = 0, **machine: Any) -> Prediction:
-        """Predict how a plan runs, on this machine or on one that differs from it."""
+    def least_price(self, processes: int) -> float:
+        """Of an hour of the nodes that so many processes are on, at the least; 0 without a cluster.
+
+        They are spread over all nodes; but those that need accelerators are only where these are.
+        """
+        if self.cluster is None:
+            return 0.0
+        spread = min(processes, self.cluster.size)
+        packed = -(-processes // max(kind.cores for kind in self.cluster.kinds))
+        return self.cluster.least_price(packed if self.machine.accelerators else spread)
+
+    def exchange_seconds(self, slot: str, sends: bool, links: int, nbytes: int) -> float:
+        """Work at one end of an exchange, at the least: on a cluster both ends may be on one node, or on two."""
+        within = self.costs.exchange_seconds(slot, sends, links, nbytes)
+        if self.cluster is None:
+            return within
+        remote = self.costs.remote_links
+        return min(within, links * remote.cpu_per_message + nbytes * remote.cpu_per_byte)
+
+    def transit_seconds(self, nbytes: int) -> float:
+        """Time of a message between its ends, at the least."""
+        within = self.costs.links.transit_seconds(nbytes)
+        return within if self.cluster is None else min(within, self.costs.remote_links.transit_seconds(nbytes))
+
+    def simulate(
+        self, plan: Plan, updates: int, warmup: int, seed: int = 0, cluster: Cluster | None = None, **machine: Any
+    ) -> Prediction:
+        """Predict how a plan runs, there or on a machine or a cluster that differs from it."""
+        cluster = cluster or self.cluster
+        if cluster is not None:
+            placed = on_cluster(plan, cluster)
+            heard = updates_until_all_are_heard(placed)
+            engine = SimulatedEngine(
+                plan, self.algorithm, self.env, self.costs, seed=seed, deployment=placed, shapes=self.shapes
+            )
+            return engine.run(updates * heard, warmup * heard)
         there = replace(self.machine, **machine)
         return SimulatedEngine(
             plan, self.algorithm, self.env, self.costs, there.cores, there.accelerators, seed, shapes=self.shapes

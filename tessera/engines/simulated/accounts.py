@@ -56,7 +56,15 @@ class Accounts:
             memory=self.memory,
             replicas=sum(f.replicas for f in fragments),
             simulated=len(self.replicas),
+            price_per_hour=self._price(),
         )
+
+    def _price(self) -> float:
+        """Of all nodes with replicas for an hour; 0 where one of them has no price."""
+        priced = [
+            (kind.price, alike) for kind, alike in zip(self.deployment.kinds, self.deployment.nodes_alike, strict=True)
+        ]
+        return sum(price * alike for price, alike in priced) if all(price for price, _ in priced) else 0.0
 
     def _lags(self) -> dict[str, dict[int, int]]:
         """How many messages of each stream were how old; before flows are taken."""

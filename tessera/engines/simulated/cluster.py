@@ -56,6 +56,19 @@ class Cluster:
         """Of all nodes for an hour; 0 where one of them has no price."""
         return sum(k.count * k.price for k in self.kinds) if all(k.price for k in self.kinds) else 0.0
 
+    def least_price(self, nodes: int) -> float:
+        """Of the cheapest so many nodes for an hour."""
+        total, left = 0.0, nodes
+        for kind in sorted(self.kinds, key=lambda k: k.price):
+            taken = min(left, kind.count)
+            total, left = total + taken * kind.price, left - taken
+        return total
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+        return sum(kind.count for kind in self.kinds)
+
     def describe(self) -> str:
         """What there is, in words."""
         return ", ".join(f"{k.count:,} × {k.name} with {describe_resources(k.resources)}" for k in self.kinds)

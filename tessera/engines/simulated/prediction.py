@@ -52,6 +52,8 @@ class Prediction:
     replicas: int = 0
     simulated: int = 0
     """How many of the replicas were simulated."""
+    price_per_hour: float = 0.0
+    """Of the nodes on which there are replicas; 0: not known."""
 
     @property
     def bottleneck(self) -> str:
