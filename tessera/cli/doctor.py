@@ -52,6 +52,7 @@ def report() -> str:
     lines.append(f"gpu       {_gpus(devices)}")
     lines += _extras()
     lines.append(f"ray       {_ray()}")
+    lines.append(f"calls     {_calls_of_ray()}")
     folder = cache_folder()
     size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) if folder.exists() else 0
     lines.append(f"cache     {folder} ({size / 1e6:.1f} MB of compiled programs; TESSERA_CACHE moves it, empty: off)")
@@ -84,12 +85,11 @@ def _ray() -> str:
     if version is None:
         return f"not installed: {install_hint('ray')}"
     up = cluster.current()
-    state = f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one"
-    return f"{version}, {state}; calls: {_calls_of_ray()}"
+    return f"{version}, " + (f"cluster up at {up['address']}" if up else "no cluster up: tessera cluster up starts one")
 
 
 def _calls_of_ray() -> str:
-    """What they cost on this machine, if that is known."""
+    """What calls of Ray cost on this machine, if that is known."""
     from tessera.errors import TesseraError
     from tessera.profiling.ray_calls import in_words, saved_calls
 
@@ -97,7 +97,9 @@ def _calls_of_ray() -> str:
         calls = saved_calls()
     except TesseraError as error:
         return str(error)
-    return in_words(calls) if calls is not None else "not measured, tessera profile ALGORITHM ENVIRONMENT --ray does it"
+    if calls is None:
+        return "of Ray not measured: tessera profile ALGORITHM ENVIRONMENT --ray does it"
+    return f"of Ray: {in_words(calls)}"
 
 
 def _profiles() -> str:

@@ -66,7 +66,7 @@ def test_messages_between_machines_cost_what_was_measured_here_unless_the_costs_
 
 def test_doctor_says_what_they_cost_or_how_that_is_found_out(capsys):
     main(["doctor"])
-    assert "calls: not measured" in capsys.readouterr().out
+    assert "calls     of Ray not measured: tessera profile" in capsys.readouterr().out
     save_calls(SOME)
     main(["doctor"])
     assert in_words(SOME) in capsys.readouterr().out
