@@ -530,6 +530,7 @@ def read_pairs(path: Path) -> list[Pair]:
             p["profile_seconds"],
             p["seconds"],
             [Row(**{k: v for k, v in r.items() if k in known}) for r in p["rows"]],
+            p.get("takes", 1),
         )
         for p in found
     ]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tessera.cli.options import parse_arguments, plan_arguments, policy_of
@@ -48,8 +49,7 @@ def profile_command(arguments: list[str]) -> None:
     print(report(profile))
     if profile.gap:
         print(f"note      {profile.gap}")
-    path = path_of(profile.about)
-    print(f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty")
+    print(_where(path_of(profile.about)))
     if options.ray:
         print(_measure_ray())
 
@@ -61,10 +61,12 @@ def _measure_ray() -> str:
     with progress_bar() as progress:
         found = measure_calls_of_ray(lambda what: progress(what, 0.5))
         progress("done", 1.0)
-    path = save_calls(found)
-    return f"ray       {in_words(found)}\n" + (
-        f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty"
-    )
+    return f"ray       {in_words(found)}\n{_where(save_calls(found))}"
+
+
+def _where(path: Path | None) -> str:
+    """Where something was saved, in words."""
+    return f"saved in {path}" if path else "not saved, since TESSERA_CACHE is empty"
 
 
 @contextmanager

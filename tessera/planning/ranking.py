@@ -69,8 +69,8 @@ class Candidate:
     @property
     def lag(self) -> float:
         """Mean lag of what is learned from, in updates."""
-        told = [flow.lag_mean for flow in self.prediction.flows.values() if flow.lags]
-        return max([float(self.plan.lag), *told])
+        seen = [flow.lag_mean for flow in self.prediction.flows.values() if flow.lags]
+        return max([float(self.plan.lag), *seen])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
