@@ -18,11 +18,13 @@ from tessera.envs.base import Environment
 from tessera.profiling.probers import in_words
 from tessera.profiling.profile import this_machine
 from tessera.profiling.trial_run import TrialRun
-from tessera.profiling.tried_plans import on_accelerators
+from tessera.profiling.tried_plans import on_accelerators, processes_on_a_device
 from tessera.program.shapes import Shapes, slot_shapes
 from tessera.support.machine import cores
 
-LONGEST = {"wake": 0.002, "switch": 0.002, "device_switch": 0.005}
+LONGEST_WAKE = 0.002
+LONGEST_SWITCH = 0.002
+LONGEST_DEVICE_SWITCH = 0.005
 """Seconds that are tried for what waking and switching cost."""
 TRIES = 6
 """Numbers between the least and the most that are tried, at the most."""
@@ -69,20 +71,23 @@ class Calibration:
 
     def with_switches(self, costs: Costs, crowded: Sequence[TrialRun]) -> Costs:
         """Costs with what it takes cores or accelerators to turn from one replica to another, by runs with more
-        replicas than there are of these; for cores for each slot by the run that exchanges it most often."""
+        replicas than there are of these; for cores for each slot by the run that exchanges it most often, for
+        accelerators by how many processes share them."""
         found: list[tuple[TrialRun, float]] = []
         for run in crowded:
-            name = "device_switch" if on_accelerators(run.plan) else "switch"
+            of_cores, of_devices = (_with_switch, LONGEST_SWITCH), (_with_device_switch, LONGEST_DEVICE_SWITCH)
+            costs_with, most = of_devices if on_accelerators(run.plan) else of_cores
             draws = self._draws(costs, run)
             slowest = max(draws, key=lambda k: draws[k])
-            switch = self._fitted(partial(_with, costs, name), LONGEST[name], run, slowest)
+            switch = self._fitted(partial(costs_with, costs), most, run, slowest)
             if switch is not None:
                 found.append((run, switch))
         if not found:
             return costs
-        middle = statistics.median(switch for _, switch in found)
         if on_accelerators(found[0][0].plan):
-            return replace(costs, device_switch=middle)
+            by_processes = {processes_on_a_device(run.plan): switch for run, switch in found}
+            return replace(costs, device_switches=tuple(sorted(by_processes.items())))
+        middle = statistics.median(switch for _, switch in found)
         return replace(costs, switch=middle, switches=self._by_slot(costs, found))
 
     def _by_slot(self, costs: Costs, found: Sequence[tuple[TrialRun, float]]) -> dict[str, float]:
@@ -104,7 +109,7 @@ class Calibration:
         fastest, slowest = min(draws, key=lambda k: draws[k]), max(draws, key=lambda k: draws[k])
         if draws[fastest] > run.update_seconds:
             return self._fitted(with_share, 1.0, run, fastest) or 0.0, 0.0
-        return 1.0, self._fitted(lambda x: replace(whole, wake=x), LONGEST["wake"], run, slowest)
+        return 1.0, self._fitted(lambda x: replace(whole, wake=x), LONGEST_WAKE, run, slowest)
 
     def _draws(self, costs: Costs, run: TrialRun) -> dict[int, float]:
         """Seed -> seconds of a simulated update."""
@@ -176,6 +181,9 @@ def _pairs(run: TrialRun) -> int:
     return max(f.replicas for f in run.plan.fragments)
 
 
-def _with(costs: Costs, name: str, seconds: float) -> Costs:
-    given: dict[str, Any] = {name: seconds}
-    return replace(costs, **given)
+def _with_switch(costs: Costs, seconds: float) -> Costs:
+    return replace(costs, switch=seconds)
+
+
+def _with_device_switch(costs: Costs, seconds: float) -> Costs:
+    return replace(costs, device_switches=((1, seconds),))

@@ -31,7 +31,7 @@ from tessera.support.files import read_json, write_json
 from tessera.support.machine import available_memory, cores
 from tessera.support.named_objects import name_of
 
-FORMAT = 5
+FORMAT = 6
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "flax", "optax")
 """Packages whose versions decide what work costs."""
 

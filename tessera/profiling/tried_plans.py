@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tessera.errors import TesseraError
@@ -32,7 +33,7 @@ def split_plans(plan: Plan) -> Iterator[Plan | None]:
 
     First those without whose parts a kind of plan has no costs at all.
     """
-    most = max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= 4 * cores()), default=1)
+    most = most_replicas(plan, 4 * cores())
     players, steppers, workers = SPLITS
     yield in_two(plan, players)
     yield in_two(plan, steppers)
@@ -62,15 +63,28 @@ def crowded_plans(plan: Plan) -> list[Plan | None]:
     players, steppers, workers = SPLITS
     if on_accelerators(plan):
         devices = max(f.devices for f in plan.fragments)
-        return [in_two(plan, players, devices + 1)] if devices <= MOST_CROWDED else []
+        few, many = devices + 1, most_replicas(plan, cores() // 2)
+        return [in_two(plan, players, n) for n in sorted({few, max(few, many)})] if devices <= MOST_CROWDED else []
     if not 2 <= cores() <= MOST_CROWDED:
         return []
     return [in_two(plan, split, cores()) for split in (workers, players, steppers)]
 
 
+def most_replicas(plan: Plan, limit: int) -> int:
+    """Into how many its groups can be dealt, up to a limit."""
+    return max((n for n in range(1, plan.groups + 1) if plan.groups % n == 0 and n <= limit), default=1)
+
+
 def on_accelerators(plan: Plan) -> bool:
     """Whether a plan's programs run on accelerators."""
     return any(f.platform != "cpu" for f in plan.fragments)
+
+
+def processes_on_a_device(plan: Plan) -> int:
+    """How many share the accelerator that most share."""
+    on_them = [f for f in plan.fragments if f.platform != "cpu"]
+    devices = max((f.devices for f in on_them), default=1)
+    return math.ceil(sum(f.replicas * f.devices for f in on_them) / devices)
 
 
 def is_crowded(plan: Plan) -> bool:

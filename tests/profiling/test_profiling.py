@@ -387,7 +387,7 @@ def test_a_process_that_tried_plans_says_how_much_memory_one_takes_where_none_wa
     assert make_costs(findings, plan, bound, environment).process_bytes(["env", "act"]) == 200
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 5, "costs": {"ops": 3}}'])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 7}', "not json", '{"format": 6, "costs": {"ops": 3}}'])
 def test_a_file_that_is_no_profile_is_refused_in_one_sentence(text, planned, folder):
     path = save_profile(some_profile(planned))
     path.write_text(text)

@@ -131,8 +131,9 @@ class Costs:
     after_wait: Mapping[str, float] = field(default_factory=dict)
     """Name of a segment, an Op or an exchange -> by how much it takes longer as the first of its kind after a wait:
     cores have slept, and caches hold something else."""
-    device_switch: float = 0.0
-    """Seconds that an accelerator takes to turn from the work of one process to that of another."""
+    device_switches: Curve = ()
+    """Processes that share an accelerator -> seconds that it takes to turn from the work of one to that of another; the
+    same below and above the numbers that are known."""
     remote_links: LinkCosts = field(default_factory=LinkCosts)
     """Messages between machines, besides the network: serialising, a call of Ray, its object store."""
     slowdown: tuple[float, ...] = ()
@@ -178,6 +179,13 @@ class Costs:
         """Seconds that it takes to wake a replica that waits to exchange a slot; `full`: while all cores are busy."""
         switch = self.switches.get(slot, self.switch) if full else 0.0
         return self.wakes.get(slot, self.wake) + switch
+
+    def device_switch(self, processes: int) -> float:
+        """Seconds that an accelerator, which so many processes share, takes to turn from the work of one to another."""
+        if not self.device_switches:
+            return 0.0
+        known, seconds = zip(*self.device_switches, strict=True)
+        return float(np.interp(processes, known, seconds))
 
     def process_bytes(self, operators: Collection[str]) -> int:
         """Bytes of a process with these operators besides its arrays; if none like it was seen, of the nearest."""

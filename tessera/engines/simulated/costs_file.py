@@ -13,7 +13,7 @@ from tessera.engines.simulated.costs import Costs, Curve, ExchangeCosts, LinkCos
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.data_files import read_data
 
-NUMBERS = ("dispatch", "per_node", "wake", "switch", "device_switch", "process_memory")
+NUMBERS = ("dispatch", "per_node", "wake", "switch", "process_memory")
 MOST_NUMBERS = 1_000_000
 
 
@@ -30,6 +30,7 @@ def costs_to_json(costs: Costs) -> dict[str, Any]:
         "links": dataclasses.asdict(costs.links),
         "remote_links": dataclasses.asdict(costs.remote_links),
         "slowdown": list(costs.slowdown),
+        "device_switches": [list(point) for point in costs.device_switches],
         "fragment_memory": dict(costs.fragment_memory),
         **{name: getattr(costs, name) for name in NUMBERS},
     }
@@ -76,6 +77,8 @@ def costs_from_json(data: Any, where: str) -> Costs:
                 fields[key] = tuple(_number(x, at, positive=True) for x in _list(value, at))
             case "fragment_memory":
                 fields[key] = {name: int(_number(x, f"{at}[{name!r}]")) for name, x in _table(value, at).items()}
+            case "device_switches":
+                fields[key] = _curve(value, at)
             case "process_memory":
                 fields[key] = int(_number(value, at))
             case _:
@@ -96,9 +99,9 @@ def _numbers(data: Any, where: str, kind: type[LinkCosts | ExchangeCosts]) -> di
 
 def _curve(data: Any, where: str) -> Curve:
     points = [_list(point, where, 2) for point in _list(data, where)]
-    curve = tuple((_whole(envs, where), _number(seconds, where)) for envs, seconds in points)
+    curve = tuple((_whole(number, where), _number(seconds, where)) for number, seconds in points)
     if any(b[0] <= a[0] for a, b in itertools.pairwise(curve)):
-        raise TesseraError(f"{where}: environments must grow from point to point, as in [[1, 0.001], [8, 0.004]]")
+        raise TesseraError(f"{where}: the first number must grow from point to point, as in [[1, 0.001], [8, 0.004]]")
     return curve
 
 

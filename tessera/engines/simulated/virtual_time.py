@@ -110,22 +110,24 @@ class Cores:
 class Device:
     """An accelerator: it runs what it is given one after the other, of one process at a time."""
 
-    def __init__(self, time: VirtualTime, speed: float = 1.0, switch: float = 0.0) -> None:
-        """`switch`: seconds that it takes to turn from the work of one process to that of another."""
+    def __init__(self, time: VirtualTime, speed: float = 1.0, switch: Callable[[int], float] = lambda _: 0.0) -> None:
+        """`switch`: seconds that it takes to turn from the work of one process to another, by how many there are."""
         self._time, self._speed, self._switch = time, speed, switch
         self._waiting: deque[tuple[float, Event, int]] = deque()
         self._last: int | None = None
         """The process that it has worked for last."""
+        self._processes: set[int] = set()
 
     def run(self, seconds: float, then: Event, process: int) -> None:
         """Do work that takes so long on a device of speed 1, after all that came before, and then call."""
+        self._processes.add(process)
         self._waiting.append((seconds / self._speed, then, process))
         if len(self._waiting) == 1:
             self._begin()
 
     def _begin(self) -> None:
         seconds, _, process = self._waiting[0]
-        switch = self._switch if self._last not in (None, process) else 0.0
+        switch = self._switch(len(self._processes)) if self._last not in (None, process) else 0.0
         self._last = process
         self._time.after(seconds + switch, self._end)
 

@@ -23,7 +23,7 @@ COSTS = Costs(
     per_node=1e-5,
     remote_links=LinkCosts(cpu_per_message=0.001),
     slowdown=(1.0, 0.9),
-    device_switch=0.002,
+    device_switches=((2, 0.002), (8, 0.001)),
     process_memory=10**8,
     fragment_memory={"env+act": 2 * 10**8},
 )
@@ -44,7 +44,7 @@ def test_costs_are_read_as_they_were_written(tmp_path):
         ([], "must be a table"),
         ({"op": {}}, "unknown key in here: 'op': did you mean 'ops'?"),
         ({"ops": {"act": [[1, -0.5]]}}, "-0.5 is not a number of at least 0"),
-        ({"ops": {"act": [[1, 0.5], [1, 0.7]]}}, "environments must grow from point to point"),
+        ({"ops": {"act": [[1, 0.5], [1, 0.7]]}}, "the first number must grow from point to point"),
         ({"ops": {"act": [[0, 0.5]]}}, "0 is not a whole number of at least 1"),
         ({"ops": {"act": [[1]]}}, r"must be a list of 2, not \[1\]"),
         ({"dispatch": "slow"}, "dispatch: 'slow' is not a number"),

@@ -248,12 +248,23 @@ def test_cores_are_shared_in_equal_parts_and_devices_serve_in_order():
 
 def test_a_device_turns_from_process_to_process_which_takes_time():
     time, ends = VirtualTime(), []
-    device = Device(time, switch=0.25)
+    device = Device(time, switch=Costs(device_switches=((2, 0.25), (4, 0.125))).device_switch)
     for process in (0, 0, 1, 0):
         device.run(1.0, lambda: ends.append(time.now), process)
     while time.step():
         pass
     assert ends == [1.0, 2.0, 3.25, 4.5]
+    device.run(1.0, lambda: ends.append(time.now), 2)  # now three of them share it
+    device.run(1.0, lambda: ends.append(time.now), 3)
+    while time.step():
+        pass
+    assert ends[4:] == [4.5 + 1.1875, 4.5 + 1.1875 + 1.125]
+
+
+def test_what_it_takes_to_turn_lies_between_two_measured_numbers_and_stays_beyond_them():
+    costs = Costs(device_switches=((2, 0.25), (8, 0.125)))
+    assert [costs.device_switch(n) for n in (1, 2, 5, 8, 64)] == [0.25, 0.25, 0.1875, 0.125, 0.125]
+    assert Costs().device_switch(3) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -270,7 +281,7 @@ def test_a_core_gives_a_device_its_work_while_it_works_for_others(ops, switch, e
     bound, env, plan = prepare_plan(QUEUE, "CartPole-v1", "single_learner_coarse:actors=2", envs=8, groups=8, lag=0)
     plan = replace(plan, fragments=tuple(replace(f, platform="gpu") for f in plan.fragments))
     timings = {"act observed -> actions": (Timing(4, 1, (Work(4.0, 4.0),)),)}
-    given = Costs(ops=ops, timings=timings, device_switch=switch)
+    given = Costs(ops=ops, timings=timings, device_switches=((2, switch),))
     found = SimulatedEngine(plan, bound, env, given, 4, 1).run(1)
     assert seconds(found) == pytest.approx(expected)
 
