@@ -85,8 +85,6 @@ WINDOW = 0.5
 """Seconds that one call of an engine takes, about."""
 QUIET = 0.06
 """Relative difference of a core's speed before and after a run, and from that in the profile, up to which it counts."""
-MOST_TAKES = 4
-"""Profiles that are taken at the most, each of which goes on where the last was cut short."""
 MOST_REPEATS = 2
 """Times that a run is made again at the most because the machine was not as fast as in the profile."""
 
@@ -104,6 +102,8 @@ class Options:
     """How long each time."""
     budget: float = 60.0
     """Seconds for a profile."""
+    takes: int = 4
+    """Profiles that are taken at the most, each of which goes on where the last was cut short."""
     fresh: bool = True
     """Take a profile even if one is saved."""
     output: Path | None = None
@@ -225,7 +225,7 @@ def run_pair(name: str, options: Options) -> Pair:
     how: dict[str, Any] = {"seconds": options.budget}
     profile = saved_or_taken(bound, environment, base, progress_bar, again=options.fresh, **how)
     takes = 1
-    while profile.skipped and takes < MOST_TAKES:
+    while profile.skipped and takes < options.takes:
         profile, takes = saved_or_taken(bound, environment, base, progress_bar, complete=True, **how), takes + 1
     rows: list[Row] = []
     running: list[Running] = []
