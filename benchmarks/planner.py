@@ -7,8 +7,8 @@
 
 For each pair of an algorithm and an environment a profile is taken, and gone on with if it was cut short because so
 much had to be compiled. Every plan is predicted from it alone. Then all plans are started, those that compiled twice,
-and run in turn, round after round. A run is made again, twice at the most, if a core was not as fast as in
-the profile: others use this machine. Nothing is fitted to what is measured here. `auto` is the plan that the search
+and run in turn, round after round. A run is made again, once, if a core was not as fast as in the profile: others
+use this machine. Nothing is fitted to what is measured here. `auto` is the plan that the search
 chooses.
 """
 
@@ -38,7 +38,7 @@ from tessera.errors import TesseraError
 from tessera.graph.plan import Plan
 from tessera.planning.prepare import prepare_plan
 from tessera.planning.search import search_plans
-from tessera.profiling.probe import speed_of_a_core
+from tessera.profiling.core_speed import CoreSpeed
 from tessera.profiling.profile import Profile, circumstances
 from tessera.profiling.take import saved_or_taken
 from tessera.support.accelerators import share_accelerators
@@ -81,11 +81,11 @@ ASYNCHRONOUS = ("single_learner_coarse:actors=2,mode=async", "central:workers=2,
 SIMULATED_UPDATES = 40
 SETTLING = 3
 """Updates of an asynchronous plan that are not timed, each time."""
-WINDOW = 0.5
+WINDOW = 0.25
 """Seconds that one call of an engine takes, about."""
-QUIET = 0.06
-"""Relative difference of a core's speed before and after a run, and from that in the profile, up to which it counts."""
-MOST_REPEATS = 2
+QUIET = 0.08
+"""Relative difference of a core's speed in a run from that in the profile up to which the run counts."""
+MOST_REPEATS = 1
 """Times that a run is made again at the most because the machine was not as fast as in the profile."""
 
 
@@ -243,7 +243,7 @@ def run_pair(name: str, options: Options) -> Pair:
             running.append(Running(plan, bound, environment))
         for _ in range(options.rounds):
             for row, run in zip(rows, running, strict=True):
-                tried = quiet_run(run, options.seconds, profile.speed)
+                tried = quiet_run(run, options.seconds, profile)
                 row.measured.append(tried.steps_per_second)
                 row.speeds.append(tried.speed)
                 row.repeats += tried.repeats
@@ -265,21 +265,21 @@ class Measured:
     steps_per_second: float
     speed: float
     """Of a core meanwhile, relative to when the profile was taken."""
-    unrest: float
-    """By how much that speed differed from 1, or changed meanwhile."""
     repeats: int = 0
 
 
-def quiet_run(run: Running, seconds: float, usual: float) -> Measured:
+def quiet_run(run: Running, seconds: float, profile: Profile) -> Measured:
     """Measure a plan, again while somebody else slows the machine down; what counts is the quietest run."""
     tried: list[Measured] = []
-    while len(tried) <= MOST_REPEATS and not (tried and tried[-1].unrest <= QUIET):
-        before = speed_of_a_core() / usual
-        rate = run.measure(seconds)
-        after = speed_of_a_core() / usual
-        unrest = max(abs(before - 1), abs(after - 1), abs(before - after))
-        tried.append(Measured(rate, (before + after) / 2, unrest))
-    return replace(min(tried, key=lambda each: each.unrest), repeats=len(tried) - 1)
+    while len(tried) <= MOST_REPEATS and not (tried and _is_quiet(tried[-1])):
+        speed = CoreSpeed(on_accelerators=profile.machine.accelerators > 0)
+        rate = run.measure(seconds, speed)
+        tried.append(Measured(rate, speed.mean / profile.speed))
+    return replace(min(tried, key=lambda each: abs(each.speed - 1)), repeats=len(tried) - 1)
+
+
+def _is_quiet(measured: Measured) -> bool:
+    return abs(measured.speed - 1) <= QUIET
 
 
 def _choice(algorithm: Any, env: str, profile: Profile) -> str:
@@ -370,7 +370,7 @@ class Running:
             held[fragment] = max(peak_memory(pid), held.get(fragment, 0))
         return held
 
-    def measure(self, seconds: float) -> float:
+    def measure(self, seconds: float, speed: CoreSpeed) -> float:
         """Steps/s, once what actors have played meanwhile is learned from: those that do not wait have gone on."""
         if self.planned[0].asynchronous:
             self.engine.advance(max(SETTLING, self.chunk))
@@ -379,6 +379,7 @@ class Running:
             for stream, flow in self.engine.advance(self.chunk, ahead=self.chunk).flows.items():
                 self.flows.setdefault(stream, Flow()).merge(flow)
             updates += self.chunk
+            speed.sample()
         rate = updates * self.steps / (time.perf_counter() - begun)
         while self.engine.pending:
             self.engine.advance(min(self.chunk, self.engine.pending))
@@ -460,8 +461,8 @@ started, and run in turn for some seconds, several times. Nothing was fitted to 
   intervals (95 %) of both.
 - *Tau*: Kendall's, over pairs of plans whose measured intervals are disjoint.
 - *Error*: of predicted steps/s, over all plans. Others share this machine, and its cores are not always as fast. Their
-  speed was measured with the profile and around every run, and errors are of predictions for cores of that speed.
-  *Speed* is by how much it had changed; a run is made again, up to twice, if that is more than {quiet:.0%}.
+  speed was measured with the profile and during every run, and errors are of predictions for cores of that speed.
+  *Speed* is by how much it had changed; a run is made again, once, if that is more than {quiet:.0%}.
   *Lag*: mean age of what is learned from, in updates. *Memory*: the most that a process has held; its programs were
   compiled before.
 

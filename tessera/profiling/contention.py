@@ -12,9 +12,12 @@ import numpy as np
 from tessera.channels.packing import pack
 from tessera.engines.driver.pool import PooledProcess, assign, start_process, wait_for_any
 from tessera.graph.plan import Placement
+from tessera.profiling.core_speed import turns_per_microsecond
 
-SECONDS = 0.25
-"""How long each number of threads is timed."""
+SECONDS = 0.06
+"""How long each number of threads is timed, each time."""
+ROUNDS = 7
+"""Times that each number is timed, in turn: others may take cores for a second."""
 MOST_TIMED = 8
 """Numbers of threads that are timed; others lie between them."""
 PATIENCE = 20.0
@@ -27,17 +30,10 @@ class ContentionJob:
 
     def work(self, connection: Connection) -> None:
         """Serve until the process is ended."""
-        left, right = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
         connection.send_bytes(pack({"kind": "waits"}, {}))
         while True:
             connection.recv_bytes()
-            end, turns, begun = time.perf_counter() + SECONDS, 0, time.process_time()
-            while time.perf_counter() < end:
-                for _ in range(20):
-                    left @ right
-                turns += 20
-            rate = turns / (time.process_time() - begun)
-            connection.send_bytes(pack({"kind": "worked", "rate": rate}, {}))
+            connection.send_bytes(pack({"kind": "worked", "rate": turns_per_microsecond(SECONDS)}, {}))
 
 
 def measure_slowdown(cores: int, tell: Callable[[str], None]) -> tuple[float, ...]:
@@ -49,17 +45,21 @@ def measure_slowdown(cores: int, tell: Callable[[str], None]) -> tuple[float, ..
             assign(process, ContentionJob())
         _answers(processes, "waits")
         timed = sorted({round(k) for k in np.linspace(1, 2 * cores, min(MOST_TIMED, 2 * cores))})
-        rates = []
-        for k in timed:
-            tell(f"{k} threads at once")
-            for process in processes[:k]:
-                process.send({"do": "work"})
-            rates.append(float(np.mean(_answers(processes[:k], "worked"))))
+        tell(f"up to {2 * cores} threads at once")
+        rounds = np.array([[_rate(processes[:k]) for k in timed] for _ in range(ROUNDS)])
     finally:
         for process in processes:
             process.kill()
-    curve = np.interp(range(1, 2 * cores + 1), timed, np.array(rates) / rates[0])
+    relative = np.median(rounds / rounds[:, :1], axis=0)
+    curve = np.interp(range(1, 2 * cores + 1), timed, relative)
     return tuple(float(min(1.0, x)) for x in curve)
+
+
+def _rate(processes: list[PooledProcess]) -> float:
+    """What each of them gets done while all of them work."""
+    for process in processes:
+        process.send({"do": "work"})
+    return float(np.mean(_answers(processes, "worked")))
 
 
 def _answers(processes: list[PooledProcess], kind: str) -> list[float]:

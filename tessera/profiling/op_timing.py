@@ -39,9 +39,15 @@ class OpTimer:
         for _ in PLAIN.run(_apart(program, self._loops), slots):
             pass
 
-    def seconds(self) -> tuple[dict[str, float], float]:
-        """Of each Op, by name; and of what it takes to call a program that does nothing with their arguments."""
-        found = {name: loop.seconds(self._slots) for name, loop in self._loops.items()}
+    def seconds(self, between: Callable[[], None] = lambda: None) -> tuple[dict[str, float], float]:
+        """Of each Op, by name; and of what it takes to call a program that does nothing with their arguments.
+
+        `between` is called after each Op.
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for name, loop in self._loops.items():
+            found[name] = loop.seconds(self._slots)
+            between()
         calls = [call for _, call in found.values() if call]
         return {name: seconds for name, (seconds, _) in found.items()}, statistics.median(calls) if calls else 0.0
 

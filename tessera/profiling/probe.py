@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tessera.algorithms.contract import Algorithm
 from tessera.channels.packing import pack
 from tessera.engines.simulated.costs import Timing, Work
@@ -18,6 +16,7 @@ from tessera.engines.simulated.costs_file import timings_from_json, timings_to_j
 from tessera.envs.base import Environment
 from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
+from tessera.profiling.core_speed import PART_SECONDS, CoreSpeed
 from tessera.profiling.stopwatch import thinned, undisturbed
 from tessera.support.machine import forget_peak_memory, peak_memory
 
@@ -31,10 +30,6 @@ SECONDS = 0.6
 """How long a probe is timed, at the least."""
 MOST_SECONDS = 1.5
 """How long it is timed at the most, once it has made an update."""
-SPEED_SECONDS = 0.05
-"""How long the speed of a core is measured, of its time; between timed updates a tenth of it, again and again."""
-CHUNK_SECONDS = 0.25
-"""How long one call of the engine takes, so that what it takes to begin one hardly counts, as in a run."""
 SLEEPS = 0.05
 """Voluntary switches of a thread per call, above which what Python calls sleeps rather than being kept from a core."""
 
@@ -140,10 +135,10 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     forget_peak_memory()
     turn()
     engine.clear()
-    speeds = [speed_of_a_core()]
+    speed = _speed()
     began = time.perf_counter()
     engine.measure(1)
-    chunk, updates = max(1, int(CHUNK_SECONDS / (time.perf_counter() - began))), 1
+    chunk, updates = max(1, int(PART_SECONDS / (time.perf_counter() - began))), 1
     if chunk > 1:  # else it is as good as any other
         engine.clear()
         began, updates = time.perf_counter(), 0
@@ -153,15 +148,21 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
         or (updates < LEAST_UPDATES and passed < MOST_SECONDS)
     ):
         engine.measure(chunk)
-        speeds.append(speed_of_a_core(SPEED_SECONDS / 10))
+        speed.sample()
         updates += chunk
     watches = engine.stopwatches
     between, nodes, spans = (sum(getattr(s, name) for s in watches) for name in ("between", "nodes", "spans"))
     between = max(0.0, between - spans * watches[0].own_seconds())
     timings = _timings(engine, threads)
     exchanges = _exchanges(engine)
-    speed = statistics.fmean(speeds)
-    return Probed(timings, exchanges, between / max(nodes, 1), compiled, {}, speed=speed, process_bytes=peak_memory())
+    per_node, memory = between / max(nodes, 1), peak_memory()
+    return Probed(timings, exchanges, per_node, compiled, {}, speed=speed.mean, process_bytes=memory)
+
+
+def _speed() -> CoreSpeed:
+    import jax
+
+    return CoreSpeed(on_accelerators=jax.default_backend() != "cpu")
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -201,10 +202,10 @@ def _probe_ops(engine: ProbeEngine, turn: Callable[[], None]) -> Probed:
     engine.start()
     ops_of = OpTimer(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
     turn()
-    speed = speed_of_a_core()
-    found, dispatch = ops_of.seconds()
+    speed = _speed()
+    found, dispatch = ops_of.seconds(speed.sample)
     ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
-    return Probed({}, (), 0.0, 0.0, ops, dispatch, (speed + speed_of_a_core()) / 2)
+    return Probed({}, (), 0.0, 0.0, ops, dispatch, speed.mean)
 
 
 def probed_to_json(found: Probed) -> dict[str, Any]:
@@ -227,18 +228,3 @@ def probed_from_json(found: dict[str, Any]) -> Probed:
         found["speed"],
         found["process_bytes"],
     )
-
-
-def speed_of_a_core(seconds: float = SPEED_SECONDS) -> float:
-    """Turns of a small piece of work in Python and NumPy that a core makes in a microsecond of its time.
-
-    It is the time of this thread alone: those of a compiled program spin for a while when it is done.
-    """
-    rows, turns = np.ones((16, 64), np.float32), 0
-    weights = np.ones((64, 64), np.float32)
-    begun = time.thread_time()
-    while time.thread_time() - begun < seconds:
-        for _ in range(50):
-            np.tanh(rows @ weights)
-        turns += 50
-    return 1e-6 * turns / (time.thread_time() - begun)

@@ -56,7 +56,7 @@ class Profile:
     process_bytes: Mapping[str, int] = field(default_factory=dict)
     """Fragment, by its operators -> the most memory that one of its processes held."""
     speed: float = 1.0
-    """Of a core meanwhile (`speed_of_a_core`): on a machine that others share it comes and goes."""
+    """Of a core meanwhile (`CoreSpeed`): on a machine that others share it comes and goes."""
     skipped: tuple[str, ...] = ()
     """Plans that there was no time to try: predictions of plans like them are rough."""
     measured: Mapping[str, Any] = field(default_factory=dict)

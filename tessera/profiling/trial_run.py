@@ -15,23 +15,22 @@ from tessera.engines.replica.replica import make_training
 from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
-from tessera.profiling.probe import speed_of_a_core
+from tessera.profiling.core_speed import PART_SECONDS, CoreSpeed
 from tessera.profiling.stopwatch import FirstCalls, TimedCall, undisturbed
+from tessera.profiling.tried_plans import on_accelerators
 from tessera.program.compile import CHUNK
 from tessera.program.interfaces import Clock
 from tessera.program.project import project
 from tessera.program.shapes import slot_shapes
 from tessera.support.machine import forget_peak_memory, peak_memory
 
-SECONDS = 0.7
+SECONDS = 1.0
 """How long a run is timed, once with and once without stopwatches."""
 LEAST_UPDATES, MOST_UPDATES = 5, CHUNK
 LEAST_LONG_UPDATES = 2
 """Updates that are enough if each of them takes longer than all that is timed otherwise."""
 MOST_SIMULATED = 12
 """Updates; more of them would take long, and tell no more."""
-CHUNKS = 4
-"""Parts in which a run is timed, of which the middle counts: something else may take the cores for a moment."""
 COMPILING = 2
 """Calls of the engine before it is timed: in the first replicas compile, the second says how long an update takes."""
 LEAST_CALLS = 5
@@ -50,7 +49,7 @@ class TrialRun:
     updates: int
     """How many were timed, of which no more are simulated."""
     speed: float
-    """Of a core meanwhile (`speed_of_a_core`)."""
+    """Of a core meanwhile (`CoreSpeed`)."""
     first_calls: dict[str, float]
     """Segment, Op or exchange, by name -> seconds of those that were the first of their kind after a wait."""
 
@@ -120,30 +119,36 @@ def _run(
         started = time.monotonic() - begun
         begun = time.monotonic()
         engine.advance(1)
-        updates = timed_updates(time.monotonic() - begun)
+        an_update = time.monotonic() - begun
+        updates = timed_updates(an_update)
         for pid in engine.processes().values():
             forget_peak_memory(pid)
         engine.advance(updates)
-        before, timed = speed_of_a_core(), []
-        chunks = min(CHUNKS, updates)
-        chunk = updates // chunks
-        for k in range(chunks):
-            timed.append(_seconds_of_an_update(engine, chunk, last=k == chunks - 1))
-        speed = (before + speed_of_a_core()) / 2
+        seconds, speed = _timed(engine, updates, max(1, int(PART_SECONDS / an_update)), on_accelerators(plan))
         fragments: dict[str, int] = {}
         for title, pid in engine.processes().items():
             fragment = title.rpartition("/")[0]
             fragments[fragment] = max(peak_memory(pid), fragments.get(fragment, 0))
     finally:
         engine.close()
-    return started, (statistics.median(timed), chunks * chunk), speed, fragments
+    return started, (seconds, updates), speed, fragments
 
 
-def _seconds_of_an_update(engine: LocalEngine, updates: int, last: bool) -> float:
-    """The mean of so many; unless they are the last, as many more are asked for at once, so that nobody pauses."""
+def _timed(engine: LocalEngine, updates: int, part: int, accelerators: bool) -> tuple[float, float]:
+    """Seconds of an update, the mean of so many, and the speed of a core meanwhile, which is sampled after each part.
+
+    As many more are always asked for at once, so that nobody pauses meanwhile.
+    """
+    speed, left = CoreSpeed(accelerators), updates
     begun = time.monotonic()
-    engine.advance(updates, ahead=0 if last else updates)
-    return (time.monotonic() - begun) / updates
+    while left > part:
+        left -= part
+        engine.advance(part, ahead=min(part, left))
+        speed.sample()
+    engine.advance(left)
+    seconds = (time.monotonic() - begun) / updates
+    speed.sample()
+    return seconds, speed.mean
 
 
 def timed_updates(seconds: float) -> int:

@@ -375,7 +375,7 @@ def test_nonsense_in_what_was_measured_is_refused_in_one_sentence(measured, plan
 
 
 def test_few_long_updates_are_timed_and_many_short_ones():
-    assert [timed_updates(seconds) for seconds in (3.0, 0.75, 0.3, 0.04, 1e-6)] == [2, 2, 5, 17, MOST_UPDATES]
+    assert [timed_updates(seconds) for seconds in (3.0, 1.05, 0.3, 0.04, 1e-6)] == [2, 2, 5, 25, MOST_UPDATES]
 
 
 def test_a_process_that_tried_plans_says_how_much_memory_one_takes_where_none_was_run(planned):
