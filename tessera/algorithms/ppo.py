@@ -49,6 +49,9 @@ class PPO(ActorCriticAlgorithm):
     """Weight of the entropy bonus at the end of the run, in a straight line from the beginning; default: it stays."""
     magnet: float = option(0.0, low=0)
     """Weight of the divergence from the magnet, a slow copy of the policy (Sokota et al., 2023); 0: there is none."""
+    magnet_end: float | None = option(None, low=0)
+    """That weight at the end of the run, in a straight line from the beginning: smaller and smaller steps; default: it
+    stays."""
     magnet_period: int = option(1000, low=1)
     """Gradients between copies of the params to the magnet."""
 
@@ -88,11 +91,10 @@ class PPO(ActorCriticAlgorithm):
         """Gradient of `ppo_loss` on a minibatch."""
         del key
         batch = batch._replace(advantage=self.advantages(batch, summary))
-        entropy: Any = resolved(self.entropy_coefficient)
-        if self.entropy_end is not None:
-            entropy = linear(view.clock.progress, entropy, self.entropy_end)
+        entropy = _on_the_way(view, resolved(self.entropy_coefficient), self.entropy_end)
+        pull = _on_the_way(view, self.magnet, self.magnet_end)
         magnet = self.evaluate(view.target, view.statistics, batch)[0] if self.magnet else None
-        coefficients = (self.clip, self.value_coefficient, entropy, self.magnet)
+        coefficients = (self.clip, self.value_coefficient, entropy, pull)
 
         def loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
             distribution, value = self.evaluate(params, view.statistics, batch)
@@ -107,6 +109,11 @@ class PPO(ActorCriticAlgorithm):
         return update_target(state, self.magnet_period) if self.magnet else state
 
 
+def _on_the_way(view: View, start: float, end: float | None) -> Any:
+    """A weight that goes from one value to another during the run, or stays."""
+    return start if end is None else linear(view.clock.progress, start, end)
+
+
 def ppo_loss(
     distribution: Distribution,
     value: jax.Array,
@@ -115,7 +122,7 @@ def ppo_loss(
     clip: float,
     value_coefficient: float,
     entropy_coefficient: Any,
-    magnet_coefficient: float = 0.0,
+    magnet_coefficient: Any = 0.0,
     magnet: Distribution | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The clipped surrogate, plus the value loss, minus the entropy bonus: (loss, metrics).

@@ -24,8 +24,8 @@ AT_LEAST_1 = (
 )
 AT_LEAST_0 = (
     "actor_rate burn_in c_bar clip dirichlet entropy_coefficient entropy_end exploring_moves huber ladder_exponent "
-    "learning_rate magnet max_gradient_norm noise outliers rho_bar sigma smoothing smoothing_clip value_coefficient "
-    "value_weight warmup weight_decay"
+    "learning_rate magnet magnet_end max_gradient_norm noise outliers rho_bar sigma smoothing smoothing_clip "
+    "value_coefficient value_weight warmup weight_decay"
 )
 FROM_0_TO_1 = (
     "epsilon_end epsilon_fraction epsilon_start gae_lambda gamma importance_end importance_exponent ladder_base "

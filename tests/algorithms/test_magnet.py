@@ -76,6 +76,19 @@ def test_the_entropy_bonus_falls_in_a_straight_line(applied, weight):
     assert float(feedback.metrics["loss"]) == pytest.approx(-weight * np.log(2), rel=1e-5)
 
 
+def test_the_weight_of_the_magnet_goes_in_a_straight_line_to_its_end():
+    settings = {"entropy_coefficient": 0.0, "entropy_end": None, "value_coefficient": 0.0, "magnet_end": 2.5}
+    algorithm = replace(MAGNETIC.bind(SPEC), **settings)
+    params, magnet = (algorithm.init(jax.random.key(k)) for k in (0, 1))
+
+    def losses(applied: int) -> float:
+        view = View(params, magnet, Statistics(), clock(applied))
+        metrics = algorithm.gradient(view, batch_of(4), summary(), jax.random.key(1))[1].metrics
+        return float((metrics["loss"] - metrics["policy_loss"]) / metrics["magnet_kl"])
+
+    assert [losses(applied) for applied in (0, 25, 100)] == pytest.approx([0.5, 1.0, 2.5], rel=1e-4)
+
+
 def test_the_magnet_is_copied_every_period_and_stands_still_between():
     algorithm = MAGNETIC.bind(SPEC)
     state = algorithm.start(algorithm.init(jax.random.key(0)))._replace(clock=clock(0))
