@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from tessera.envs.base import DeviceEnvironment, Timestep
+from tessera.envs.base import DeviceEnvironment, Environment, Timestep
 from tessera.envs.solvers import SOLVERS, find_solver
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.search import TreePosition, drawn_move, following, rollout, search_root
@@ -55,6 +55,7 @@ class GreedyOpponent(RandomOpponent):
     name = "greedy"
 
     def __init__(self, game: DeviceEnvironment) -> None:
+        refuse_where_hidden("greedy tries what moves would earn", game)
         self._game = game
 
     def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
@@ -76,10 +77,7 @@ class SearchingOpponent(RandomOpponent):
             import mctx  # noqa: F401
         except ImportError as error:
             raise TesseraError(f"opponent mcts needs mctx, which is missing: run {install_hint('games')}") from error
-        if game.spec.hidden:
-            raise TesseraError(
-                f"opponent mcts searches what may happen, and in {game.name} a player does not see all: choose random"
-            )
+        refuse_where_hidden("mcts searches what may happen", game)
         self.name, self._game, self._simulations = f"mcts:{simulations}", game, simulations
 
     def move(self, memory: Any, timestep: Timestep, key: Any) -> tuple[Any, Any]:
@@ -112,6 +110,14 @@ class SolverOpponent(RandomOpponent):
         """Draw one of the best."""
         score = jnp.where(timestep.legal, self._scores(timestep.state), -jnp.inf)
         return drawn_move(score == score.max(), key), memory
+
+
+def refuse_where_hidden(looks_ahead: str, game: Environment) -> None:
+    """Refuse an opponent that would play by what is hidden from it."""
+    if game.spec.hidden:
+        raise TesseraError(
+            f"opponent {looks_ahead}, and in {game.name} a player does not see all: choose random or the folder of a run"
+        )
 
 
 def is_player(name: str) -> bool:

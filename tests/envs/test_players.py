@@ -126,6 +126,7 @@ def test_a_solver_never_gives_away_what_is_won_or_drawn():
         ("connect_four", "solver:stockfish", "unknown solver 'stockfish'"),
         ("connect_four", "solver:", "unknown solver ''"),
         ("kuhn_poker", "mcts", "a player does not see all"),
+        ("leduc_holdem", "greedy", "a player does not see all: choose random or the folder of a run"),
         ("tic_tac_toe", "gready", "did you mean 'greedy'"),
     ],
 )

@@ -239,11 +239,11 @@ class SimulatedLink:
             self._first += 1
         place, copies = self._spec.readers[reader], count * end.copies_received
         if all(other.cards is None for other in self.ends.values()):
-            self._charge(place, copies * self._work.receive[place], self._work.receiving)
+            owed = self._charge(place, copies * self._work.receive[place], self._work.receiving)
         else:
             remote, local = end.receiving_seconds(place, self.nbytes, self._work.receive[place])
-            self._charge(place, copies * remote, "")
+            owed = self._charge(place, copies * remote, "")
             if local:
-                self._charge(place, copies * local, self._work.receiving)
-        if full and self.can_send():
-            self._time.after(end.latency, lambda: self._wake(self._spec.writer))
+                owed = self._charge(place, copies * local, self._work.receiving)
+        if full and self.can_send():  # once the reader has done what it owes: params that it sent before come first
+            self._time.after(owed + end.latency, lambda: self._wake(self._spec.writer))

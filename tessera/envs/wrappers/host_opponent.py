@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, InfoTotals, Timestep
-from tessera.envs.players import Opponent, RandomOpponent, is_player
+from tessera.envs.players import Opponent, RandomOpponent, is_player, refuse_where_hidden
 from tessera.envs.wrappers.host import HostWrapper, stepped_alone
 from tessera.envs.wrappers.transform import pick
 from tessera.errors import TesseraError, unknown_name
@@ -51,11 +51,14 @@ def host_match(env: HostEnvironment, opponent: str | Opponent, openings: int = 0
             f"opponent {opponent} needs a compiled game, and {env.name} is not: choose {', '.join(ON_THE_HOST)} or the "
             "folder of a run"
         )
-    if opponent == "greedy" and not env.tries_moves:
+    if opponent == "random":
+        return HostMatch(env, RandomOpponent(), openings)
+    refuse_where_hidden("greedy tries what moves would earn", env)
+    if not env.tries_moves:
         raise TesseraError(
             f"opponent greedy tries moves in copies of a game, and {env.name} cannot be copied: choose random"
         )
-    return HostMatch(env, RandomOpponent() if opponent == "random" else TriedMoves(), openings)
+    return HostMatch(env, TriedMoves(), openings)
 
 
 class HostMatch(HostWrapper):

@@ -159,6 +159,12 @@ def test_experience_gets_as_old_as_queues_and_bounds_let_it():
     assert taken.lag_mean == pytest.approx(12, abs=1)  # the same, of 8 groups, 2 at a time
 
 
+def test_an_actor_that_was_held_up_finds_the_params_that_were_sent_before_it_was_let_go():
+    work = {"send acting": ExchangeCosts(fixed=0.25), "receive experience": ExchangeCosts(fixed=0.05)}
+    given = replace(costs(acting=0.1, learning=3.0), exchanges=work)
+    assert predict("single_learner_coarse:actors=2,mode=async", given).flows["experience"].lag_mean == 3
+
+
 def test_a_learner_that_no_actor_reads_params_of_counts_lag_as_the_others_do():
     """Both learners take a half of each of the actor's unrolls: two messages wait, and a third is ready to be sent."""
     found = predict("multi_learner_coarse:actors=1,learners=2,mode=async", costs(acting=0.1, learning=3.0))
