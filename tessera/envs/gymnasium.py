@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from tessera.envs.base import Actions, Box, HostEnvironment, HostVector
+from tessera.envs.mujoco_warnings import use_python_warnings
 from tessera.envs.spaces import MASK, Spaces
 from tessera.envs.vectors import OneByOne, VectorEnvs, seed_for
 from tessera.errors import RAISED_BY_USERS, TesseraError, unknown_name
@@ -40,7 +41,7 @@ def make(name: str, autoreset: str | None = None, **options: Any) -> GymnasiumEn
         raise TesseraError(f"{module} of '{name}' cannot be imported ({error}): is it installed?") from error
     except gymnasium.error.Error:
         raise unknown_name("Gymnasium environment", identifier, gymnasium.registry) from None
-    factory = functools.partial(gymnasium.make, identifier, disable_env_checker=True, **options)
+    factory = functools.partial(_make_one, identifier, disable_env_checker=True, **options)
     vectorised = functools.partial(gymnasium.make_vec, identifier, vectorization_mode="vector_entry_point", **options)
     if spec.vector_entry_point is not None:
         native = _probe(identifier, functools.partial(vectorised, num_envs=1))
@@ -48,6 +49,12 @@ def make(name: str, autoreset: str | None = None, **options: Any) -> GymnasiumEn
         if isinstance(mode, AutoresetMode) and (autoreset is None or mode is _mode(autoreset)):
             return GymnasiumEnvironment(f"gymnasium:{name}", native, factory, mode, vectorised)
     return wrap(factory, _probe(identifier, factory), f"gymnasium:{name}", autoreset, {})
+
+
+def _make_one(identifier: str, **options: Any) -> gymnasium.Env:
+    if "mujoco" in str(gymnasium.spec(identifier).entry_point):
+        use_python_warnings()
+    return gymnasium.make(identifier, **options)
 
 
 def wrap(

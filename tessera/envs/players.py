@@ -116,7 +116,8 @@ def refuse_where_hidden(looks_ahead: str, game: Environment) -> None:
     """Refuse an opponent that would play by what is hidden from it."""
     if game.spec.hidden:
         raise TesseraError(
-            f"opponent {looks_ahead}, and in {game.name} a player does not see all: choose random or the folder of a run"
+            f"opponent {looks_ahead}, and in {game.name} a player does not see all: choose random or the folder of a "
+            "run"
         )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium
@@ -280,3 +282,14 @@ def test_unknown_ids_and_modes_are_answered_with_the_nearest():
         envs.make("gymnasium:CartPole")
     with pytest.raises(TesseraError, match="did you mean 'same_step'"):
         envs.make("Pendulum-v1", autoreset="samestep")
+
+
+def test_mujoco_warns_through_python_and_deprecations_are_not_shown(tmp_path):
+    code = (
+        "import warnings, mujoco, tessera.envs as envs; envs.make('HalfCheetah-v5'); envs.make('HalfCheetah-v5')\n"
+        "warnings.simplefilter('always'); mujoco.get_mju_user_warning()('too fast')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "settotalmass" not in found.stdout + found.stderr
+    assert "RuntimeWarning: MuJoCo: too fast" in found.stderr
+    assert not list(tmp_path.iterdir())

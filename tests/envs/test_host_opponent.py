@@ -177,5 +177,5 @@ def test_opponents_that_cannot_play_are_refused_with_a_reason():
     assert envs.make(functools.partial(Pile), opponent="greedy").spec.players == 1
     with pytest.raises(TesseraError, match=r"solver:x needs a compiled game, and .* is not: choose random, greedy"):
         host_match(envs.make(TIC_TAC_TOE), "solver:x")
-    with pytest.raises(TesseraError, match="greedy tries what moves would earn, and in .* a player does not see all"):
+    with pytest.raises(TesseraError, match=r"greedy tries what moves would earn, and in .* a player does not see all"):
         host_match(envs.make("pettingzoo:classic.leduc_holdem_v4"), "greedy")
