@@ -139,16 +139,19 @@ def _timed(engine: LocalEngine, updates: int, part: int, accelerators: bool) -> 
 
     As many more are always asked for at once, so that nobody pauses meanwhile.
     """
-    speed, left = CoreSpeed(accelerators), updates
+    speed, parts = CoreSpeed(accelerators), max(1, updates // part)
     begun = time.monotonic()
-    while left > part:
-        left -= part
-        engine.advance(part, ahead=min(part, left))
-        speed.sample()
-    engine.advance(left)
+    for _ in range(parts - 1):
+        _run_part(engine, part, speed)
+    engine.advance(updates - (parts - 1) * part)
     seconds = (time.monotonic() - begun) / updates
     speed.sample()
     return seconds, speed.mean
+
+
+def _run_part(engine: LocalEngine, updates: int, speed: CoreSpeed) -> None:
+    engine.advance(updates, ahead=updates)
+    speed.sample()
 
 
 def timed_updates(seconds: float) -> int:
