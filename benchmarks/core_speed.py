@@ -1,7 +1,7 @@
 """How well does the speed of a core, as profiles measure it, tell how fast a plan runs while others use the machine?
 
     python benchmarks/core_speed.py
-    python benchmarks/core_speed.py --env gymnax:CartPole-v1 --policy central:workers=2 --seconds 60
+    python benchmarks/core_speed.py --env gymnax:CartPole-v1 --policies central:workers=2 --seconds 60
 
 A plan runs in short parts, and several small pieces of work are timed between them. Each row says, over windows of
 about a second and a half: by how much the plan's speed varies, as it is and relative to the speed of that work

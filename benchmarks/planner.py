@@ -7,9 +7,8 @@
 
 For each pair of an algorithm and an environment a profile is taken, and gone on with if it was cut short because so
 much had to be compiled. Every plan is predicted from it alone. Then all plans are started, those that compiled twice,
-and run in turn, round after round. A run is made again, once, if a core was not as fast as in the profile: others
-use this machine. Nothing is fitted to what is measured here. `auto` is the plan that the search
-chooses.
+and run in turn, round after round. A run is made again, once, if a core was not as fast as in the profile: others use
+this machine. Nothing is fitted to what is measured here. `auto` is the plan that the search chooses.
 """
 
 from __future__ import annotations
@@ -267,19 +266,20 @@ class Measured:
     """Of a core meanwhile, relative to when the profile was taken."""
     repeats: int = 0
 
+    @property
+    def unrest(self) -> float:
+        """By how much that speed differs from the one in the profile."""
+        return abs(self.speed - 1)
+
 
 def quiet_run(run: Running, seconds: float, profile: Profile) -> Measured:
     """Measure a plan, again while somebody else slows the machine down; what counts is the quietest run."""
     tried: list[Measured] = []
-    while len(tried) <= MOST_REPEATS and not (tried and _is_quiet(tried[-1])):
+    while len(tried) <= MOST_REPEATS and not (tried and tried[-1].unrest <= QUIET):
         speed = CoreSpeed(on_accelerators=profile.machine.accelerators > 0)
         rate = run.measure(seconds, speed)
         tried.append(Measured(rate, speed.mean / profile.speed))
-    return replace(min(tried, key=lambda each: abs(each.speed - 1)), repeats=len(tried) - 1)
-
-
-def _is_quiet(measured: Measured) -> bool:
-    return abs(measured.speed - 1) <= QUIET
+    return replace(min(tried, key=lambda each: each.unrest), repeats=len(tried) - 1)
 
 
 def _choice(algorithm: Any, env: str, profile: Profile) -> str:

@@ -91,8 +91,8 @@ class PPO(ActorCriticAlgorithm):
         """Gradient of `ppo_loss` on a minibatch."""
         del key
         batch = batch._replace(advantage=self.advantages(batch, summary))
-        entropy = _on_the_way(view, resolved(self.entropy_coefficient), self.entropy_end)
-        pull = _on_the_way(view, self.magnet, self.magnet_end)
+        entropy = _annealed(view, resolved(self.entropy_coefficient), self.entropy_end)
+        pull = _annealed(view, self.magnet, self.magnet_end)
         magnet = self.evaluate(view.target, view.statistics, batch)[0] if self.magnet else None
         coefficients = (self.clip, self.value_coefficient, entropy, pull)
 
@@ -109,8 +109,8 @@ class PPO(ActorCriticAlgorithm):
         return update_target(state, self.magnet_period) if self.magnet else state
 
 
-def _on_the_way(view: View, start: float, end: float | None) -> Any:
-    """A weight that goes from one value to another during the run, or stays."""
+def _annealed(view: View, start: float, end: float | None) -> Any:
+    """A weight now: on a straight line from its value at the beginning of the run to that at the end, if it has one."""
     return start if end is None else linear(view.clock.progress, start, end)
 
 

@@ -26,7 +26,7 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class ContentionJob:
-    """The job of a process that works when it is told to, and says how much it got done."""
+    """The job of a process that works on request, and answers with how much it got done."""
 
     def work(self, connection: Connection) -> None:
         """Serve until the process is ended."""

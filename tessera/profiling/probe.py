@@ -18,6 +18,7 @@ from tessera.errors import EnvironmentFailed, TesseraError
 from tessera.graph.plan import Plan
 from tessera.profiling.core_speed import PART_SECONDS, CoreSpeed
 from tessera.profiling.stopwatch import thinned, undisturbed
+from tessera.profiling.tried_plans import on_accelerators
 from tessera.support.machine import forget_peak_memory, peak_memory
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     forget_peak_memory()
     turn()
     engine.clear()
-    speed = _speed()
+    speed = CoreSpeed(on_accelerators(engine.plan))
     began = time.perf_counter()
     engine.measure(1)
     chunk, updates = max(1, int(PART_SECONDS / (time.perf_counter() - began))), 1
@@ -157,12 +158,6 @@ def _probe(engine: ProbeEngine, begun: float, threads: int, turn: Callable[[], N
     exchanges = _exchanges(engine)
     per_node, memory = between / max(nodes, 1), peak_memory()
     return Probed(timings, exchanges, per_node, compiled, {}, speed=speed.mean, process_bytes=memory)
-
-
-def _speed() -> CoreSpeed:
-    import jax
-
-    return CoreSpeed(on_accelerators=jax.default_backend() != "cpu")
 
 
 def _timings(engine: ProbeEngine, threads: int) -> dict[str, tuple[Timing, ...]]:
@@ -202,7 +197,7 @@ def _probe_ops(engine: ProbeEngine, turn: Callable[[], None]) -> Probed:
     engine.start()
     ops_of = OpTimer(project(engine.training.updates(), engine.plan, 0), dict(engine.replicas[0].slots))
     turn()
-    speed = _speed()
+    speed = CoreSpeed(on_accelerators(engine.plan))
     found, dispatch = ops_of.seconds(speed.sample)
     ops = {name: (engine.plan.envs, seconds) for name, seconds in found.items()}
     return Probed({}, (), 0.0, 0.0, ops, dispatch, speed.mean)

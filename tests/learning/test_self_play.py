@@ -31,12 +31,12 @@ def test_alphazero_never_loses_tic_tac_toe(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("game", "seed", "most"), [("kuhn_poker", 11, 0.02), ("kuhn_poker", 12, 0.02)])
-def test_the_best_answer_to_a_game_of_cards_by_the_preset_wins_little(game, seed, most, tmp_path):
-    command = [sys.executable, "-m", "tessera", "train", "ppo", f"pgx:{game}", "--preset", "--seed", str(seed)]
+@pytest.mark.parametrize("seed", [11, 12])
+def test_the_best_answer_to_kuhn_poker_by_the_preset_wins_little(seed, tmp_path):
+    command = [sys.executable, "-m", "tessera", "train", "ppo", "pgx:kuhn_poker", "--preset", "--seed", str(seed)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     environment.pop("XLA_FLAGS", None)  # optimised, as users have it and the other tests do not
     command += ["--eval-episodes", "10", "--run-dir", str(tmp_path / "run")]
     subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     run = load_run(tmp_path / "run")
-    assert exploitability(run.env, chances_of(run.algorithm, run.view)) <= most  # by PPO as it is: 0.3 and more
+    assert exploitability(run.env, chances_of(run.algorithm, run.view)) <= 0.02  # by PPO as it is: 0.3 and more
