@@ -41,10 +41,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "envs.base",
         "stores",
     ),
+    "dash": ("runs", "graph"),
     "agent": ("api", "runs", "evaluation", "program", "presets", "algorithms.contract", "envs.base"),
     "cli": (
         "api",
         "agent",
+        "dash",
         "runs",
         "evaluation",
         "planning",

@@ -1,0 +1,1 @@
+"""The dashboard: run folders, read and served to a browser."""
