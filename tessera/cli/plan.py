@@ -16,7 +16,7 @@ class PlanOptions:
     """How to print the plan, and for --policy auto how to rank plans."""
 
     format: str = "table"
-    """table, mermaid or json."""
+    """table, svg (a picture), mermaid or json."""
     allow: Literal["async"] | None = None
     """async: also rank plans in which nobody waits, apart: they learn by another recipe."""
     objective: Literal["throughput", "time", "cost"] = "throughput"

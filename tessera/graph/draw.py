@@ -1,4 +1,4 @@
-"""Plans as people read them: a table, a Mermaid drawing, or JSON."""
+"""Plans as people read them: a table, a picture, a Mermaid drawing, or JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tessera.graph.disciplines import (
     lag_of,
     mode_of,
 )
+from tessera.graph.draw_svg import svg
 from tessera.graph.plan import Placement, Plan
 from tessera.graph.streams import STREAMS
 
@@ -74,7 +75,7 @@ def as_json(plan: Plan) -> str:
     return json.dumps(plan.to_json(), indent=2)
 
 
-FORMATS: dict[str, Callable[[Plan], str]] = {"table": table, "mermaid": mermaid, "json": as_json}
+FORMATS: dict[str, Callable[[Plan], str]] = {"table": table, "mermaid": mermaid, "svg": svg, "json": as_json}
 
 
 def render(plan: Plan, form: str = "table") -> str:
