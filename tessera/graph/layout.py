@@ -202,7 +202,7 @@ class _Picture:
         box.length = length
 
     def _loops(self, loops: list[int]) -> list[float]:
-        """Half the length of each of these arrows among peers, from the inmost on: outside of the one before, and of its
+        """Half the length of each of these arrows, from the inmost on: outside of the one before, and of its
         own label."""
         halves: list[float] = []
         for k in loops:
