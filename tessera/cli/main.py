@@ -20,6 +20,7 @@ COMMANDS = {
     "match": "tessera.cli.match:match_command",
     "play": "tessera.cli.play:play_command",
     "export": "tessera.cli.export:export_command",
+    "video": "tessera.cli.video:video_command",
     "plot": "tessera.cli.plot:plot_command",
     "plan": "tessera.cli.plan:plan_command",
     "profile": "tessera.cli.profile:profile_command",
@@ -48,6 +49,7 @@ USAGE = """usage: tessera COMMAND …
   match RUN RUN…                let runs of one game play each other: points and Elo with intervals
   play RUN                      play a game against a run in the terminal
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
+  video RUN -o out.mp4          write greedy episodes of a run as a video (.mp4, .gif, .svg)
   plot RUN… -o out.png          draw learning curves
   plan SYSTEM ENV [flags]       show what would run where
   profile SYSTEM ENV [flags]    measure what its parts cost on this machine, for predictions

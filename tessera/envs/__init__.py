@@ -201,7 +201,7 @@ class _DuckTyped(DeviceEnvironment):
     def __init__(self, thing: Any, name: str) -> None:
         self.name, self.spec = name, thing.spec
         self.reset, self.step = thing.reset, thing.step  # type: ignore[method-assign]
-        for method in ("restart", "alive", "legal", "player", "info"):
+        for method in ("restart", "alive", "legal", "player", "info", "artist"):
             if hasattr(thing, method):
                 setattr(self, method, getattr(thing, method))
 

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tessera.envs.drawing.reel import Reel
+from tessera.envs.drawing.shapes import Artist
 from tessera.envs.info import InfoTotals, merge_totals
 from tessera.envs.spec import (
     PRECISIONS,
@@ -145,6 +147,11 @@ class DeviceEnvironment:
         del state
         return {}
 
+    def artist(self, height: int) -> Artist:
+        """What draws its states, for videos; pixels have so many rows, shapes are of any size."""
+        del height
+        raise TesseraError(f"{self.name} cannot be drawn: nothing says what it looks like; give it a method artist")
+
 
 class HostVector:
     """Open environments of one replica, stepped together. Arrays have leading axes [groups, environments per group].
@@ -237,6 +244,12 @@ class HostEnvironment:
     def single(self) -> Any:
         """One environment as its library makes it, without our wrappers, for checks; None if it has no such form."""
         return None
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same environments, opened so that frames go to a reel as one of them is played; pixels have about so many
+        rows, where that can be chosen."""
+        del reel, height
+        raise TesseraError(f"{self.name} cannot be drawn: nothing says what it looks like; give it a method filmed")
 
 
 Environment = DeviceEnvironment | HostEnvironment

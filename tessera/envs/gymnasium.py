@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from tessera.envs.base import Actions, Box, HostEnvironment, HostVector
+from tessera.envs.drawing.reel import Reel, recorded
 from tessera.envs.mujoco_warnings import use_python_warnings
 from tessera.envs.spaces import MASK, Spaces
 from tessera.envs.vectors import OneByOne, VectorEnvs, seed_for
@@ -108,8 +109,8 @@ def _space(name: str, probe: Any, attribute: str) -> spaces.Space:
     return space
 
 
-def _wrapped(factory: Callable[[], Any], wrappers: Sequence[Callable[[Any], Any]]) -> Any:
-    return functools.reduce(lambda env, wrapper: wrapper(env), wrappers, factory())
+def _wrapped(factory: Callable[..., Any], wrappers: Sequence[Callable[[Any], Any]], **options: Any) -> Any:
+    return functools.reduce(lambda env, wrapper: wrapper(env), wrappers, factory(**options))
 
 
 class GymnasiumEnvironment(HostEnvironment):
@@ -119,7 +120,7 @@ class GymnasiumEnvironment(HostEnvironment):
         self,
         name: str,
         probe: Any,
-        factory: Callable[[], gymnasium.Env],
+        factory: Callable[..., Any],
         mode: AutoresetMode,
         vectorised: Callable[..., VectorEnv] | None = None,
     ) -> None:
@@ -157,7 +158,7 @@ class GymnasiumEnvironment(HostEnvironment):
         vector = SyncVectorEnv(factories, autoreset_mode=self._mode)
         return VectorEnvs([vector], self._mode, self._spaces, ids.shape, [seeds])
 
-    def one_by_one(self) -> HostEnvironment:
+    def one_by_one(self) -> GymnasiumEnvironment:
         """The same without a vector version."""
         alone = copy.copy(self)
         alone._mode, alone._vectorised, alone.masks = AutoresetMode.SAME_STEP, None, False
@@ -166,6 +167,13 @@ class GymnasiumEnvironment(HostEnvironment):
     def single(self) -> Any:
         """One environment as Gymnasium makes it."""
         return self._factory()
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same, stepped one by one, with what render() gives."""
+        del height
+        filmed = self.one_by_one()
+        filmed._factory = recorded(self.name, self._factory, reel)
+        return filmed
 
     def wrapped_in(self, wrappers: Sequence[Callable[[Any], Any]]) -> GymnasiumEnvironment:
         """The same with wrappers around each single environment, the first one innermost."""

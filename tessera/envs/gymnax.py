@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import Actions, Box, DeviceEnvironment, Discrete, Spec
+from tessera.envs.drawing.shapes import Artist
 from tessera.errors import TesseraError, unknown_name
 
 DRAWING = ("seaborn", "matplotlib.pyplot")
@@ -95,6 +96,13 @@ class GymnaxEnvironment(DeviceEnvironment):
             jnp.asarray(terminated, bool),
             jnp.asarray(truncated, bool),
         )
+
+    def artist(self, height: int) -> Artist:
+        """What draws its states."""
+        from tessera.envs.drawing.gymnax import artist_of
+
+        del height
+        return artist_of(self.name, self._env, self._params)
 
 
 def _without_state(kind: type[GymnaxEnvironment]) -> GymnaxEnvironment:

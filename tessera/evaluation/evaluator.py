@@ -109,18 +109,15 @@ class Evaluator:
 
     @functools.cached_property
     def _alone(self) -> EvaluationPrograms:
-        return _programs(self._training, self._steps, population=False)
+        return evaluation_programs(self._training, self._steps)
 
     @functools.cached_property
     def _together(self) -> EvaluationPrograms:
-        return _programs(self._training, self._steps, population=True)
+        return evaluation_programs(self._training, self._steps, population=True)
 
     def _plan(self, episodes: int) -> Plan:
         """Environments and actors for so many episodes."""
-        env = self.env
-        envs = min(episodes, 128 if is_device(env) else 16)
-        needs = Needs(self.algorithm.name, env.name, is_device(env), None, False, False)
-        return make_plan(policies.get("single_learner_coarse", actors=1), needs, envs, groups=1)
+        return evaluation_plan(self.algorithm, self.env, min(episodes, 128 if is_device(self.env) else 16))
 
     def _play(
         self,
@@ -132,10 +129,10 @@ class Evaluator:
         """Play until each environment has ended its share of episodes; these, round by round, for each member."""
         envs = slots["ids"].size
         quota = -(-episodes // envs)
-        _run(programs.reset, slots)
+        run_program(programs.reset, slots)
         ended: list[list[list[tuple[float, int]]]] = []
         for _ in range(LONGEST // self._steps):
-            _run(programs.play, slots)
+            run_program(programs.play, slots)
             progress()
             plays = jax.tree.map(lambda x: x.reshape(-1, self._steps, envs), jax.device_get(slots["episode_steps"]))
             ended = ended or [[[] for _ in range(envs)] for _ in plays.done]
@@ -154,7 +151,14 @@ class EvaluationPrograms(NamedTuple):
     play: tuple[Node, ...]
 
 
-def _programs(training: Training, steps: int, population: bool) -> EvaluationPrograms:
+def evaluation_plan(algorithm: Algorithm, env: Environment, envs: int) -> Plan:
+    """Where greedy episodes are played: by one actor, in so many environments."""
+    needs = Needs(algorithm.name, env.name, is_device(env), None, False, False)
+    return make_plan(policies.get("single_learner_coarse", actors=1), needs, envs, groups=1)
+
+
+def evaluation_programs(training: Training, steps: int, population: bool = False) -> EvaluationPrograms:
+    """Compile a reset and so many steps."""
     wanted = frozenset({"episode_steps"})
     return EvaluationPrograms(
         compile_program(training.start()[:1], population=population),
@@ -168,6 +172,7 @@ def _first_rounds(ended: list[list[tuple[float, int]]], quota: int, episodes: in
     return Evaluation(np.asarray([r[0] for r in rounds], np.float64), np.asarray([r[1] for r in rounds], np.int64))
 
 
-def _run(program: tuple[Node, ...], slots: dict[str, Any]) -> None:
+def run_program(program: tuple[Node, ...], slots: dict[str, Any]) -> None:
+    """Run a program that exchanges nothing."""
     for _ in drive(program, slots):
         pass

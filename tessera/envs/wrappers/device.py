@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from tessera.envs.base import DeviceEnvironment
+from tessera.envs.drawing.shapes import Artist
 from tessera.envs.wrappers.transform import Arrays, Outcome, Transform
 
 ONE = Arrays(jnp, 0)
@@ -62,6 +63,11 @@ class DeviceWrapper(DeviceEnvironment):
     def info(self, state: Any) -> dict[str, Any]:
         """Numbers of the step that led to `state`."""
         return self.env.info(self.inner_state(state))
+
+    def artist(self, height: int) -> Artist:
+        """What draws the environment inside."""
+        inner = self.env.artist(height)
+        return Artist(lambda state: inner.draw(self.inner_state(state)), inner.fps)
 
     def inner_state(self, state: Any) -> Any:
         """The state of the environment inside."""

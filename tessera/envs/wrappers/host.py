@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
 from tessera.envs.base import HostEnvironment, HostVector, InfoTotals, Timestep
+from tessera.envs.drawing.reel import Reel
 from tessera.envs.wrappers.transform import Arrays, Outcome, Transform, pick
 from tessera.errors import TesseraError
 
@@ -23,6 +25,13 @@ class HostWrapper(HostEnvironment):
         self.env = env
         for attribute in HostEnvironment.__annotations__:
             setattr(self, attribute, getattr(env, attribute))
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same around environments that are filmed, which may be reset in another way."""
+        filmed = copy.copy(self)
+        filmed.env = self.env.filmed(reel, height)
+        filmed.masks, filmed.threaded = filmed.env.masks, filmed.env.threaded
+        return filmed
 
 
 class TransformedHost(HostWrapper):

@@ -1,0 +1,1 @@
+"""How environments look: frames of pixels or shapes, by family."""
