@@ -41,7 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "envs.base",
         "stores",
     ),
-    "dash": ("runs", "graph"),
+    "dash": ("runs", "graph", "evaluation.intervals"),
     "agent": ("api", "runs", "evaluation", "program", "presets", "algorithms.contract", "envs.base"),
     "cli": (
         "api",

@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "tessera.cli.export:export_command",
     "video": "tessera.cli.video:video_command",
     "plot": "tessera.cli.plot:plot_command",
+    "dash": "tessera.cli.dash:dash_command",
     "plan": "tessera.cli.plan:plan_command",
     "profile": "tessera.cli.profile:profile_command",
     "simulate": "tessera.cli.simulate:simulate_command",
@@ -51,6 +52,7 @@ USAGE = """usage: tessera COMMAND …
   export RUN FILE               write a run's greedy act function as FILE.stablehlo or FILE.onnx
   video RUN -o out.mp4          write greedy episodes of a run as a video (.mp4, .gif, .svg)
   plot RUN… -o out.png          draw learning curves
+  dash [FOLDER | RUN]           show runs in a browser, also while they train
   plan SYSTEM ENV [flags]       show what would run where
   profile SYSTEM ENV [flags]    measure what its parts cost on this machine, for predictions
   simulate SYSTEM ENV [flags]   how fast that would be, on this machine or a cluster, without running it

@@ -1,0 +1,184 @@
+"""Answers to what the page asks, from a folder of runs (docs/dashboard.md lists them)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tessera.dash.curves import MOST_POINTS, check_by, curve, identity, joined, line
+from tessera.dash.facts import X_COLUMNS, FactsReader, config_texts
+from tessera.dash.series import AllSeries
+from tessera.dash.status import read_marks, read_spans
+from tessera.dash.tails import Opener
+from tessera.dash.tree import RequestRefused, Tree, parts_of
+from tessera.dash.values import number, plain
+from tessera.dash.verdict import hints, verdict
+from tessera.errors import TesseraError
+from tessera.graph.layout import plan_layout
+
+MOST_CURVES = 2000
+"""Curves of one answer."""
+NEWEST_ROWS = 20
+"""Rows of metrics that the verdict is read from."""
+VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
+SEED = re.compile(r"seed-(-?[0-9]{1,20})")
+"""Folder of one seed."""
+STARTING = "the run has not written anything yet"
+
+
+class Answers:
+    """Reads run folders, and only reads; what it has read it keeps in bounded memory."""
+
+    def __init__(self, root: Path, expected: str | None = None) -> None:
+        """`expected` names a run that may not have a folder yet."""
+        self.tree = Tree(root)
+        self._expected = expected
+        self._reader = FactsReader(self.tree)
+        self._series = AllSeries(self.metrics_of)
+
+    def runs(self) -> dict[str, Any]:
+        """All runs, each with how far it has come."""
+        found = self.tree.runs()
+        return {"folder": str(self.tree.root), "runs": [self._row(x) for x in found.names], "left_out": found.left_out}
+
+    def _row(self, name: str) -> dict[str, Any]:
+        facts = self._reader.facts(name)
+        header = facts.header()
+        del header["eval_return_mean"], header["eval_interval"]
+        return {"name": name, **header, "changed": facts.changed}
+
+    def run(self, name: str) -> dict[str, Any]:
+        """All about one run but its curves and spans."""
+        self.check(name)
+        facts = self._reader.facts(name, NEWEST_ROWS)
+        return {
+            "name": name,
+            **self.news(name),
+            "plan": self._layout(name),
+            "marks": read_marks(self.tree, name),
+            "metrics": metric_names(facts.rows),
+            "videos": self.videos(name),
+            "config": config_texts(facts.config),
+            "has_trace": self.trace(name) is not None,
+            "population": self._population(name, facts.config),
+            "payoff": None,
+        }
+
+    def news(self, name: str) -> dict[str, Any]:
+        """What changes while a run goes on: its status, header and verdict."""
+        facts = self._reader.facts(name, NEWEST_ROWS)
+        header = facts.header()
+        if name == self._expected and not facts.config and not facts.status:
+            header |= {"state": "starting", "why": STARTING}
+        return {
+            "status": facts.status,
+            "header": header,
+            "verdict": verdict(facts.status, facts.rows, header["state"], header["why"]),
+            "hints": hints(facts.status, facts.rows),
+        }
+
+    def compare(self, names: Sequence[str]) -> dict[str, Any]:
+        """The configurations of runs, side by side."""
+        for name in names:
+            self.check(name)
+        configs = [config_texts(self._reader.json(name, "config.json")) for name in names]
+        keys = list(dict.fromkeys(key for config in configs for key in config))
+        rows = {key: [config.get(key, "") for config in configs] for key in keys}
+        return {"keys": keys, "rows": rows, "differs": [key for key in keys if len(set(rows[key])) > 1]}
+
+    def curves(self, runs: Sequence[str], metrics: Sequence[str], by: str, points: int, merge: bool) -> dict[str, Any]:
+        """Curves of metrics of runs, in so many points; with `merge`, one for all runs that differ in their seed."""
+        for name in runs:
+            self.check(name)
+        if len(runs) * len(metrics) > MOST_CURVES:
+            raise RequestRefused(
+                400, f"{len(runs) * len(metrics):,} curves are too many: ask for at most {MOST_CURVES:,}"
+            )
+        by, points = check_by(by), min(max(points, 2), MOST_POINTS)
+        groups = self._groups(runs, merge)
+        share = sum(map(len, groups.values())) or 1
+        found = []
+        for label, members in groups.items():
+            columns = [self._series.columns(member, share) for member in members]
+            for metric in metrics:
+                lines = [line(each, metric, by, points) for each in columns]
+                count = sum(len(each.x) > 0 for each in lines)
+                found.append(curve(label, metric, joined(lines, points), count, by))
+        return {"by": by, "curves": found}
+
+    def _groups(self, runs: Sequence[str], merge: bool) -> dict[str, list[str]]:
+        """Label -> runs that are drawn as one. A folder of several seeds is drawn from the runs in it."""
+        groups: dict[str, list[str]] = {}
+        labels: dict[str, str] = {}
+        for name in dict.fromkeys(runs):
+            config = self._reader.json(name, "config.json")
+            members = self._seeds(name) if "seeds" in config else []
+            same = identity(config) if merge and config and not members else name
+            groups.setdefault(labels.setdefault(same, name), []).extend(members or [name])
+        return groups
+
+    def spans(self, name: str) -> dict[str, Any] | None:
+        """The newest spans of each replica."""
+        self.check(name)
+        return read_spans(self.tree, name)
+
+    def videos(self, name: str) -> list[dict[str, Any]]:
+        """Videos of greedy episodes, the newest last."""
+        found = []
+        for file, size in self.tree.files(name, "videos").items():
+            update = re.search(r"([0-9]{1,15})\.[a-z0-9]+$", file)
+            if Path(file).suffix in VIDEO_TYPES:
+                found.append({"file": file, "update": int(update[1]) if update else 0, "bytes": size})
+        return sorted(found, key=lambda video: (video["update"], video["file"]))
+
+    def trace(self, name: str) -> str | None:
+        """The timeline of a run, if it was written into its folder."""
+        self.check(name)
+        return next(
+            (file for file in sorted(self.tree.files(name)) if "trace" in file and file.endswith(".json")), None
+        )
+
+    def metrics_of(self, name: str) -> Opener:
+        """What opens the metrics of a run."""
+        return lambda: self.tree.open(name, "metrics.jsonl")
+
+    def check(self, name: str) -> None:
+        """Refuse a run that is not there."""
+        parts_of(name)
+        if name != self._expected and not self.tree.is_there(name):
+            raise RequestRefused(404, "there is no such run or file: names are those that /api/runs lists")
+
+    def _layout(self, name: str) -> dict[str, Any] | None:
+        plan = self._reader.json(name, "plan.json")
+        try:
+            return plan_layout(plan) if plan else None
+        except TesseraError:
+            return None
+
+    def _seeds(self, name: str) -> list[str]:
+        """The runs of a folder of several seeds."""
+        inside = [each for each in self.tree.folders(name) if SEED.fullmatch(each)]
+        return [each if name == "." else f"{name}/{each}" for each in sorted(inside, key=lambda x: int(x[5:]))]
+
+    def _population(self, name: str, config: dict[str, Any]) -> dict[str, Any] | None:
+        """The members of a folder of several seeds, and what all of them have reached together."""
+        members = self._seeds(name) if "seeds" in config else []
+        if not members:
+            return None
+        summary = self._reader.json(name, "summary.json")
+        together = {key: number(x) for key, x in summary.items() if key.startswith("eval_return_")}
+        return {"kind": "seeds", "members": [self._member(member) for member in members], "together": together}
+
+    def _member(self, name: str) -> dict[str, Any]:
+        facts = self._reader.facts(name)
+        header = facts.header()
+        shown = ("state", "update", "updates", "return_mean", "eval_return_mean")
+        return {"name": name, "seed": plain(facts.config.get("seed")), **{key: header[key] for key in shown}}
+
+
+def metric_names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of the numbers in rows, but for those that curves are drawn over."""
+    names = {name for row in rows for name, x in row.items() if x is None or number(x) is not None}
+    return sorted(names - set(X_COLUMNS))[:400]

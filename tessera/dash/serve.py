@@ -1,0 +1,162 @@
+"""The server: where it listens, what it refuses to do there, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from urllib.parse import urlencode
+
+import uvicorn
+
+from tessera.dash.answers import Answers
+from tessera.dash.app import make_app
+from tessera.dash.guard import is_loopback
+from tessera.errors import TesseraError
+
+PORT = 8642
+TRIED = 20
+"""Ports that are tried from PORT on, where none is named."""
+SHORTEST_TOKEN = 16
+"""Characters of a token, so that nobody guesses it."""
+ANYWHERE = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True)
+class ServePlace:
+    """Where a server listens."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str | None = None
+
+
+def check_place(place: ServePlace) -> None:
+    """Refuse to listen where strangers could read, and tokens that can be guessed."""
+    if place.token is not None and len(place.token) < SHORTEST_TOKEN:
+        raise TesseraError(
+            f"--token has {len(place.token)} characters, and short ones can be guessed: give at least "
+            f"{SHORTEST_TOKEN}, such as {secrets.token_urlsafe(16)}"
+        )
+    if place.token is None and not is_loopback(place.host):
+        raise TesseraError(
+            f"--host {place.host} can be reached from other machines, and whoever does could read every run: add "
+            f"--token {secrets.token_urlsafe(16)}, or leave --host out and forward the port by ssh"
+        )
+
+
+def listen(place: ServePlace) -> socket.socket:
+    """A socket that listens there: on the port that was named, or on the first free one."""
+    check_place(place)
+    ports = range(PORT, PORT + TRIED) if place.port is None else [place.port]
+    for port in ports:
+        try:
+            return bound(place.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise TesseraError(unusable(place, port, error)) from None
+    raise AssertionError("unreachable")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def unusable(place: ServePlace, port: int, error: OSError) -> str:
+    """Why a port cannot be listened on, and what to do."""
+    if error.errno == errno.EADDRINUSE and place.port is None:
+        return f"ports {PORT} to {port} are all taken: name a free one with --port"
+    if error.errno == errno.EADDRINUSE:
+        return f"--port {port} is taken: name another, or leave it out for the next free one from {PORT} on"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"--port {port} is not for this user: name one of 1024 or more"
+    return f"--host {place.host}: nothing can listen there ({error.strerror}); 127.0.0.1 is this machine"
+
+
+def address(place: ServePlace, listening: socket.socket, run: str | None = None) -> str:
+    """The address to open in a browser; with a run, at its page."""
+    host = socket.gethostname() if place.host in ANYWHERE else place.host
+    name = f"[{host}]" if ":" in host else host
+    query = "?" + urlencode({"token": place.token}) if place.token else ""
+    shown = "#" + urlencode({"run": run}) if run else ""
+    return f"http://{name}:{listening.getsockname()[1]}/{query}{shown}"
+
+
+class Server(uvicorn.Server):
+    """Sleeps until it is asked something, and ends at once: uvicorn's own looks ten times a second whether to."""
+
+    def __init__(self, config: uvicorn.Config, closing: asyncio.Event) -> None:
+        super().__init__(config)
+        self._closing = closing
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Wait for the end."""
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._closing.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End, as a signal asks for."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._closing.set)
+
+
+def serve(
+    root: Path,
+    listening: socket.socket,
+    place: ServePlace,
+    expected: str | None = None,
+    lifeline: int | None = None,
+) -> None:
+    """Serve a folder until a signal ends it, or until the other end of the pipe `lifeline` is closed."""
+
+    async def main() -> None:
+        closing = asyncio.Event()
+        app = make_app(Answers(root, expected), place.host, place.token, closing)
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        server = Server(config, closing)
+        if lifeline is not None:
+            asyncio.get_running_loop().add_reader(lifeline, on_end(lifeline, closing.set))
+        await server.serve([listening])
+
+    asyncio.run(main())
+
+
+def on_end(lifeline: int, end: Callable[[], None]) -> Callable[[], None]:
+    """What is done when something can be read from a pipe: if that is its end, `end`."""
+
+    def look() -> None:
+        if not os.read(lifeline, 64):
+            asyncio.get_running_loop().remove_reader(lifeline)
+            end()
+
+    return look
