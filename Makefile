@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests share compiled programs between processes and between runs.
 TEST := TESSERA_CACHE=$(CURDIR)/.jax_cache JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 
-.PHONY: train test test-slow check bench clean
+.PHONY: train test test-slow test-browser check bench dash-assets clean
 
 train: $(VENV)/.core
 	$(BIN)/tessera train ppo gymnax:CartPole-v1 --seed 1 --target-return 475
@@ -16,6 +16,12 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(TEST) -m slow
+
+# The dashboard in a real browser; Chromium is installed from Debian's packages if it is missing and this may be done.
+test-browser: $(VENV)/.dev
+	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install --yes --quiet chromium || \
+		{ echo "no Chromium here: install one (on Debian: apt-get install chromium, as root), then try again"; exit 1; }
+	$(TEST) tests/dash/test_browser.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -27,6 +33,17 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/acting.py
+
+# uPlot, which draws the dashboard's curves, as it is kept in tessera/dash/static.
+UPLOT := 1.6.32
+UPLOT_SHA256 := 4b8a8191e425658e3ea8c8c1314b0fc679c861ee3a1af2b20c7b16ba50b5133d
+dash-assets:
+	rm -rf build/uplot && mkdir -p build/uplot
+	cd build/uplot && npm pack --silent uplot@$(UPLOT)
+	echo "$(UPLOT_SHA256)  build/uplot/uplot-$(UPLOT).tgz" | sha256sum --check --quiet
+	tar -xzf build/uplot/uplot-$(UPLOT).tgz -C build/uplot
+	cp build/uplot/package/dist/uPlot.iife.min.js build/uplot/package/dist/uPlot.min.css tessera/dash/static/
+	cp build/uplot/package/LICENSE tessera/dash/static/uPlot.LICENSE
 
 clean:
 	rm -rf $(VENV) .venv-* .jax_cache .pytest_cache .mypy_cache .ruff_cache build *.egg-info

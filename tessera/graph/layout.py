@@ -47,8 +47,8 @@ class Orientation:
     """The least width and the height of a label."""
 
 
-LYING = Orientation(tall=False, gap=156, column=50, first=36, lane=50, loop=68, label=(132, 42))
-STANDING = Orientation(tall=True, gap=76, column=112, first=22, lane=116, loop=22, label=(100, 46))
+LYING = Orientation(tall=False, gap=180, column=50, first=36, lane=50, loop=76, label=(148, 42))
+STANDING = Orientation(tall=True, gap=90, column=112, first=22, lane=116, loop=22, label=(100, 60))
 
 
 @dataclass

@@ -1,0 +1,250 @@
+"""The dashboard in a real browser: what it shows of recorded runs, and how it follows one that changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from recorded_runs import ACTORS, LEARNER, status, write_run
+
+from tessera import policies
+from tessera.graph.plan import Needs, make_plan
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `make test-browser` installs one")
+NEEDS = Needs("impala", "cartpole", device_env=False, batch=None, priorities=False, absorbs=False)
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+def write_all(folder: Path, name: str, seed: int = 0, **config: Any) -> Path:
+    """A run with a plan, a status, marks and spans."""
+    run = write_run(folder / name, 40, {"seed": seed, **config}, status=status(), spans=spans())
+    plan = make_plan(policies.get("single_learner_coarse", actors=2, mode="async"), NEEDS, 16)
+    (run / "plan.json").write_text(json.dumps(plan.to_json()))
+    mark = {"time": time.time(), "seconds": 5.0, "update": 10, "env_steps": 1280, "kind": "death", "place": 1}
+    (run / "live" / "marks.jsonl").write_text(json.dumps({**mark, "text": f"{ACTORS}/1 died {HOSTILE}"}) + "\n")
+    return run
+
+
+def spans() -> dict[str, Any]:
+    """The newest second of two replicas."""
+    acting = [[0, 0, k / 100, 0.004, 0] for k in range(100)]
+    learning = [[1, 0, k / 100, 0.008, 0] for k in range(100)]
+    replicas = [(0, f"{ACTORS}/0", acting), (2, f"{LEARNER}/0", learning)]
+    shown = [{"place": place, "title": title, "spans": found} for place, title, found in replicas]
+    return {"format": 1, "time": 1.0, "begin": 0.0, "end": 1.0, "names": ["acting", "learning"], "slots": [""],
+            "replicas": shown}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages, and fails if one of them had an error, or asked anybody but its own server."""
+    pages: list[Any] = []
+    errors: list[str] = []
+
+    def open_one(address: str, width: int = 1280, scheme: str = "light", **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: foreign(request.url, address) and errors.append(f"asked {request.url}"))
+        pages.append(page)
+        page.goto(address)
+        return page
+
+    open_one.errors = errors  # type: ignore[attr-defined]
+    yield open_one
+    for page in pages:
+        page.context.close()
+    assert errors == []
+
+
+def foreign(url: str, address: str) -> bool:
+    return not url.startswith(("data:", "blob:")) and urlsplit(url).netloc != urlsplit(address).netloc
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dashboard of three runs, one of them with hostile words."""
+    from conftest import Dashboard
+
+    folder = tmp_path_factory.mktemp("runs")
+    write_all(folder, "impala_1")
+    write_all(folder, "impala_2", seed=1)
+    write_all(folder, f"evil {HOSTILE.replace('/', '')}", note=HOSTILE, policy=f"<script>{HOSTILE}</script>")
+    started = Dashboard(folder, "--port", 0)
+    yield started.address
+    started.process.kill()
+    started.process.communicate()
+
+
+def without_side_scroll(page: Any) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def brightness(page: Any) -> float:
+    """Of the page's background, from 0 to 255."""
+    words = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, words.removeprefix("rgb(").removesuffix(")").split(","))) / 3
+
+
+def test_the_overview_lists_runs_which_can_be_filtered_and_compared(served, open_page):
+    page = open_page(served)
+    page.wait_for_selector("text=3 runs, 3 of them live")
+    page.fill("input[type=search]", "impala_")
+    assert page.locator("tbody tr").count() == 2
+    for box in page.locator("tbody input[type=checkbox]").all():
+        box.check()
+    page.click("text=Compare 2 runs")
+    page.wait_for_selector("text=interquartile mean")
+    assert page.locator("figure canvas").count() >= 3
+    row = page.locator(".config tbody tr")
+    row.first.wait_for()
+    assert row.all_inner_texts() == ["seed\t0\t1"] or row.all_inner_texts() == ["seed\t1\t0"]
+    page.check("text=also what is the same")
+    assert "algorithm.learning_rate\t0.003\t0.003" in row.all_inner_texts()
+    page.click("text=each run")
+    page.wait_for_selector("text=interquartile mean", state="detached")
+
+
+def test_a_run_is_shown_with_all_that_is_known_of_it(served, open_page):
+    page = open_page(f"{served}#run=impala_1")
+    page.wait_for_selector("text=The learner waits 62 % of the time for experience.")
+    assert page.locator(".state-name").inner_text() == "running"
+    tiles = dict(tile.split("\n")[:2] for tile in page.locator(".tile").all_inner_texts())
+    assert tiles["Return"] == "40"
+    assert tiles["Updates"] == "40"
+    dots = page.locator(".plan .dot")
+    assert dots.evaluate_all("all => all.map(dot => dot.getAttribute('class'))") == ["dot working"] * 2 + [
+        "dot waiting"
+    ]
+    assert dots.locator("title").first.text_content() == f"{ACTORS}/0: working"
+    label = page.locator(".plan .edge", has_text="experience").first
+    assert "1.00 MB/s · lag 1.5, max 3" in label.text_content()
+    assert "4 dropped" in label.text_content()
+    assert page.locator(".keys").first.inner_text().split("\n") == ["2 working", "1 waiting"]
+    page.wait_for_selector("figure[aria-label=Return] canvas")
+    assert page.locator("figure[aria-label=Return] .value b").inner_text() == "40"
+    assert page.locator("#timeline canvas").is_visible()
+    assert "learning_rate" in page.locator("#config").inner_text()
+    assert "death" in page.locator("#events").inner_text()
+    page.click("text=Shares of the time")
+    rows = page.locator("#timeline tbody tr")
+    rows.first.wait_for()
+    shares = rows.all_inner_texts()
+    assert shares == [f"{ACTORS}/0\t40 %\t0 %", f"{LEARNER}/0\t0 %\t80 %"]
+
+
+def test_everything_can_be_reached_with_the_keyboard(served, open_page):
+    page = open_page(f"{served}#run=impala_1")
+    page.wait_for_selector("#config dd")
+    seen = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.textContent.trim().slice(0, 20)"))
+        if seen[-1] == "Replicas":
+            page.keyboard.press("Enter")
+    assert {"Skip to content", "Tessera", "Dark", "Replicas", "seconds", "0.2 s", "all"} <= set(seen)
+    table = page.locator("#plan tbody tr").all_inner_texts()
+    assert len(table) == 3
+    assert table[2].startswith(f"{LEARNER}/0\t waiting")
+
+
+def test_curves_share_a_cursor_and_an_axis(served, open_page):
+    page = open_page(f"{served}#run=impala_1")
+    page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
+    page.wait_for_function("document.querySelectorAll('figure .value.soft').length >= 3")
+    at = page.locator("figure .value.soft").all_inner_texts()
+    assert len(set(at)) == 1
+    page.click("text=seconds >> nth=0")
+    page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
+    page.wait_for_function("document.querySelector('figure .value.soft')?.textContent.endsWith(' s')")
+
+
+def test_words_of_a_run_are_text(served, open_page):
+    page = open_page(served)
+    page.click("text=evil")
+    page.wait_for_selector("#config dd")
+    assert HOSTILE in page.locator("#config").inner_text()
+    assert HOSTILE in page.locator("#events").inner_text()
+    assert f"<script>{HOSTILE}</script>" in page.locator(".what").inner_text()
+    assert page.locator("main img, main script").count() == 0
+    assert "evil" in page.title()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_their_screen_in_light_and_dark(served, open_page, width, scheme):
+    page = open_page(f"{served}#run=impala_1", width, scheme)
+    page.wait_for_selector("figure[aria-label=Return] canvas")
+    assert without_side_scroll(page)
+    assert (brightness(page) > 128) == (scheme == "light")
+    text = page.locator(".plan svg text").first.evaluate("node => node.getBoundingClientRect().height")
+    assert text >= 11, "the picture can be read"
+    page.click("#theme")
+    assert (brightness(page) > 128) == (scheme == "dark")
+    for rest in (f"#{'&'.join(f'compare={name}' for name in ('impala_1', 'impala_2'))}", "#"):
+        page.goto(served + rest)
+        page.wait_for_selector("h1")
+        page.wait_for_load_state("networkidle" if rest == "" else "load")
+        assert without_side_scroll(page)
+
+
+def test_nothing_moves_for_those_who_ask_for_that(served, open_page):
+    moving = ".plan .flowing .flow"
+    page = open_page(f"{served}#run=impala_1")
+    page.wait_for_selector(moving, state="attached")
+    assert page.locator(moving).first.evaluate("node => getComputedStyle(node).animationName") == "flow"
+    page = open_page(f"{served}#run=impala_1", reduced_motion="reduce")
+    page.wait_for_selector(moving, state="attached")
+    assert page.locator(moving).first.evaluate("node => getComputedStyle(node).animationName") == "none"
+
+
+def test_a_page_follows_its_run_and_says_when_it_hears_nothing(runs, dashboard, open_page):
+    run = write_all(runs, "mine")
+    started = dashboard(runs, "--port", 0)
+    page = open_page(f"{started.address}#run={quote('mine')}")
+    second = page.locator(".plan .dot").nth(1)
+    page.wait_for_selector(".plan .dot.working")
+    for state in ("dead", "restarting", "working"):
+        found = status()
+        found["replicas"][1]["state"] = state
+        (run / "live" / "status.json").write_text(json.dumps(found))
+        page.wait_for_function(
+            "state => document.querySelectorAll('.plan .dot')[1].classList.contains(state)", arg=state, timeout=5000
+        )
+    assert "working" in second.locator("title").text_content()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"update": 41, "env_steps": 9999, "seconds": 30.0, "train_return_mean": 77.0}) + "\n")
+    page.wait_for_selector("figure[aria-label=Return] .value b >> text=77")
+    (run / "live" / "status.json").write_text(json.dumps(status(time=time.time() - 60, pid=2**22 + 1)))
+    page.wait_for_selector("text=no sign of life since")
+
+
+def test_a_page_says_when_its_server_is_gone_and_comes_back(runs, dashboard, open_page):
+    write_all(runs, "mine")
+    started = dashboard(runs, "--port", 0)
+    port = urlsplit(started.address).port
+    page = open_page(f"{started.address}#run=mine")
+    page.wait_for_selector("#connection >> text=/^connected/")
+    started.stop()
+    page.wait_for_selector("text=not connected, trying again")
+    dashboard(runs, "--port", port)
+    page.wait_for_selector("#connection >> text=/^connected/")
+    open_page.errors[:] = [e for e in open_page.errors if "ERR_" not in e]  # the browser's own words about the server
