@@ -74,7 +74,7 @@ def per_second(work: Callable[[], None]) -> float:
 def measure(options: Options, policy: str) -> None:
     """Run one plan and print its rows."""
     bound, env, plan = prepare_plan(algorithms.get(options.algorithm)(), options.env, policy)
-    rest: dict[str, Any] = {"trace": ""} if plan.engine == "serial" else {"note": lambda text: None}
+    rest: dict[str, Any] = {} if plan.engine == "serial" else {"note": lambda text: None}
     engine = make_engine(plan, bound, env, 0, 1 << 24, None, **rest)
     works = {work.__name__: partial(per_second, work) for work in (arithmetic, python, gather)}
     works["as profiles do"] = partial(turns_per_microsecond, SAMPLE_SECONDS)

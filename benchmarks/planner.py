@@ -337,7 +337,7 @@ class Running:
 
     def __init__(self, plan: Plan, algorithm: Any, env: Any) -> None:
         self.steps = float(plan.envs_per_update) * algorithm.schedule.steps
-        rest: dict[str, Any] = {"trace": ""} if plan.engine == "serial" else {"note": lambda text: None}
+        rest: dict[str, Any] = {} if plan.engine == "serial" else {"note": lambda text: None}
         self.flows: dict[str, Flow] = {}
         self.planned, self._rest = (plan, algorithm, env), rest
         before = compiled_programs()

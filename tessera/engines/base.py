@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tessera.algorithms.contract import State
@@ -38,6 +39,51 @@ class NoCapacity(TesseraError):
         """`fragment` is the one of which a replica finds no place."""
         super().__init__(text)
         self.fragment = fragment
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """What one replica is doing."""
+
+    place: int
+    """Its number among all replicas of the plan."""
+    title: str
+    state: str
+    """starting, running, waiting, idle, dead (until a successor starts) or restarting (a successor that starts)."""
+    updates: int
+    """Updates made."""
+    stream: str = ""
+    """What it waits for, while it waits."""
+    sending: bool = False
+    """Whether it waits to send, and not to receive."""
+    restarts: int = 0
+    """How often it was started again."""
+    process: int = 0
+    """Its process; 0 before there is one."""
+    node: str = ""
+    """The node of the cluster that it is on; empty for this machine."""
+
+    @property
+    def in_words(self) -> str:
+        """Its state, with what it waits for."""
+        if self.state != "waiting":
+            return self.state
+        return f"waiting {'to send' if self.sending else 'for'} {self.stream}"
+
+
+@dataclass(frozen=True)
+class ReplicaEvent:
+    """A replica has died, or its successor takes part."""
+
+    kind: str
+    """death or restart."""
+    place: int
+    text: str
+    """One line for the user."""
+
+
+def ignore(event: ReplicaEvent) -> None:
+    """Do nothing about an event."""
 
 
 class Engine(Protocol):
@@ -103,8 +149,8 @@ class Engine(Protocol):
     def abandon(self) -> None:
         """Have a call that waits for replicas raise `Abandoned`; another thread calls this."""
 
-    def status(self) -> list[tuple[str, str, int]]:
-        """What every replica is doing: title, state, updates made."""
+    def status(self) -> list[ReplicaStatus]:
+        """What every replica is doing, as far as it runs by itself; any thread may ask."""
 
     def processes(self) -> dict[str, int]:
         """Title -> process of every replica that has one of its own."""

@@ -11,6 +11,7 @@ from tessera.engines.driver.process_engine import ProcessEngine
 from tessera.engines.local import LocalEngine
 from tessera.engines.map_reduce.base import MapReduce
 from tessera.engines.ray_backend import cluster
+from tessera.engines.replica.trace import Recording
 from tessera.engines.serial import SerialEngine
 from tessera.envs.base import Environment
 from tessera.errors import TesseraError, unknown_name
@@ -19,14 +20,23 @@ from tessera.support.extras import install_hint
 
 
 def make_engine(
-    plan: Plan, algorithm: Algorithm, env: Environment, seed: int, updates: int, address: str | None, **options: Any
+    plan: Plan,
+    algorithm: Algorithm,
+    env: Environment,
+    seed: int,
+    updates: int,
+    address: str | None,
+    recording: Recording | None = None,
+    **options: Any,
 ) -> Engine:
-    """Make it; `options` are those of an engine with processes."""
+    """Make it; `recording` is what replicas are recorded by, and `options` are those of an engine with processes."""
     if plan.engine == "serial":
-        return SerialEngine(plan, algorithm, env, seed, updates, trace=options["trace"])
+        return SerialEngine(plan, algorithm, env, seed, updates, recording)
     if plan.engine == "local":
-        return LocalEngine(plan, algorithm, env, seed, updates, **options)
-    return ray_engine(address, sum(f.replicas for f in plan.fragments))(plan, algorithm, env, seed, updates, **options)
+        return LocalEngine(plan, algorithm, env, seed, updates, recording=recording, **options)
+    return ray_engine(address, sum(f.replicas for f in plan.fragments))(
+        plan, algorithm, env, seed, updates, recording=recording, **options
+    )
 
 
 def ray_engine(address: str | None, processes: int) -> type[ProcessEngine]:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.engines.base import Snapshot
+from tessera.engines.base import ReplicaStatus, Snapshot
 from tessera.engines.replica.replica import horizon, make_programs, make_training
 from tessera.engines.replica.reports import Reports, by_update, collect_reports, split_info
 from tessera.engines.replica.snapshots import assemble, lacks_replay, part_of, persistent, template
@@ -163,7 +163,7 @@ class Member:
         training = self._population.training
         return template(self.plan, training, slot_shapes(training, self.plan))
 
-    def status(self) -> list[tuple[str, str, int]]:
+    def status(self) -> list[ReplicaStatus]:
         """Empty: there are no replicas to show."""
         return []
 

@@ -12,14 +12,13 @@ import jax
 from tessera.algorithms.contract import Algorithm, State
 from tessera.channels.in_process import InProcessLink
 from tessera.channels.inboxes import SharedExchange
-from tessera.channels.link import Flow
 from tessera.channels.link_specs import LinkName
 from tessera.channels.routes import make_routes
 from tessera.channels.shared_tree import PlacedTree, PlainMemory, SharedTree
-from tessera.engines.base import Snapshot
+from tessera.engines.base import ReplicaStatus, Snapshot
 from tessera.engines.map_reduce.base import MapReduce, map_here
 from tessera.engines.replica.replica import Replica, make_programs, make_training, updates_at
-from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports
+from tessera.engines.replica.reports import ReplicaReport, Reports, collect_reports, merge_flows
 from tessera.engines.replica.snapshots import (
     assemble,
     give,
@@ -30,7 +29,7 @@ from tessera.engines.replica.snapshots import (
     template,
     with_shared,
 )
-from tessera.engines.replica.trace import TraceWriter
+from tessera.engines.replica.trace import Recording
 from tessera.envs.base import Environment, merge_totals
 from tessera.errors import EnvironmentFailed, RunFailed
 from tessera.graph.disciplines import Newest, Shared, in_flight
@@ -50,8 +49,15 @@ class SerialEngine(MapReduce):
     map_items = staticmethod(map_here)
 
     def __init__(
-        self, plan: Plan, algorithm: Algorithm, env: Environment, seed: int, horizon: int, trace: str = ""
+        self,
+        plan: Plan,
+        algorithm: Algorithm,
+        env: Environment,
+        seed: int,
+        horizon: int,
+        recording: Recording | None = None,
     ) -> None:
+        """`recording` is what the replicas are recorded by."""
         self.plan = plan
         self.training = make_training(plan, algorithm, env)
         self.routes = make_routes(plan, algorithm)
@@ -66,8 +72,9 @@ class SerialEngine(MapReduce):
                 ends = (lambda k, lane: self.links[k, lane], partial(self._peer_exchange, r))
                 self.replicas.append(Replica(plan, mine, programs, self.routes, i, r, seed, horizon, *ends))
         self.running: dict[int, Iterator[Node]] = {}
-        for place, replica in enumerate(self.replicas if trace else ()):
-            replica.record(TraceWriter(trace, place, replica.title))
+        if recording is not None:
+            for place, replica in enumerate(self.replicas):
+                replica.record(recording.recorder(place, replica.title, replica.clock))
 
     def make_links(self) -> dict[LinkName, Any]:
         """Every link, within this process."""
@@ -112,10 +119,12 @@ class SerialEngine(MapReduce):
             count,
         )
         reports = collect_reports(self.plan, self._reports(), count)
+        reports.flows.update(merge_flows(replica.port.take_flows() for replica in self.replicas))
         for replica in self.replicas:
-            for stream, flow in replica.port.take_flows().items():
-                reports.flows.setdefault(stream, Flow()).merge(flow)
             merge_totals(reports.info, replica.take_info())
+        for place, replica in enumerate(self.replicas):
+            if replica.tracer is not None and (spans := replica.tracer.flush()):
+                reports.spans[place] = spans
         return reports
 
     restarts = 0
@@ -186,7 +195,7 @@ class SerialEngine(MapReduce):
             for r in self.replicas:
                 r.forget_reports()
 
-    def status(self) -> list[tuple[str, str, int]]:
+    def status(self) -> list[ReplicaStatus]:
         """Empty: one thread has nothing to show."""
         return []
 

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from tessera.channels.shared_memory import SPIN_SECONDS
+from tessera.engines.replica.trace import Row
 from tessera.engines.simulated.costs import Work, exchange_name, is_counted, node_name
 from tessera.program.nodes import HOST, WIRING, Node, Op, Recv, Segment, Send
 
@@ -100,8 +101,9 @@ class Stopwatch:
             other.span(passed, other.clock())
         return (time.perf_counter() - begun) / times
 
-    def flush(self) -> None:
+    def flush(self) -> list[Row]:
         """Nothing to do: nobody reads it while it runs."""
+        return []
 
     def close(self) -> None:
         """Nothing to do: it has no file."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from tessera.algorithms.contract import Algorithm
 from tessera.engines.local import LocalEngine
 from tessera.engines.replica.replica import make_training
+from tessera.engines.replica.trace import Row
 from tessera.engines.simulated.memory import replica_bytes
 from tessera.envs.base import Environment
 from tessera.graph.plan import Plan
@@ -73,13 +74,14 @@ class FirstCallWriter(FirstCalls):
         super().__init__()
         self._path, self._flushes = path, 0
 
-    def flush(self) -> None:
+    def flush(self) -> list[Row]:
         """Forget what was timed while programs were compiled, and stop after the next call of the engine."""
         self._flushes += 1
         if self._flushes <= COMPILING + 1:  # one more for the start
             self.clear()
         else:
             self.active = False
+        return []
 
     def close(self) -> None:
         """Write the file."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tessera.algorithms.contract import Schedule
+from tessera.engines.base import ReplicaStatus
 from tessera.graph.plan import Plan
 from tessera.support.machine import cores
 
@@ -32,8 +33,8 @@ class Progress:
     """Steps per second that were predicted; nan if none were."""
 
 
-Status = Sequence[tuple[str, str, int]]
-"""Of every replica: title, state, updates made."""
+Status = Sequence[ReplicaStatus]
+"""What every replica is doing."""
 Streams = Mapping[str, Mapping[str, float]]
 """Lag, waits and drops of each cut stream, over the newest updates."""
 STATES = 3
@@ -186,8 +187,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
 def fragment_rows(status: Status) -> list[tuple[str, str, str]]:
     """For each fragment: title and replicas, fewest and most updates made, replicas in each state."""
     fragments: dict[str, list[tuple[str, int]]] = {}
-    for title, state, updates in status:
-        fragments.setdefault(title.rpartition("/")[0], []).append((state, updates))
+    for replica in status:
+        fragments.setdefault(replica.title.rpartition("/")[0], []).append((replica.in_words, replica.updates))
     rows = []
     for title, replicas in fragments.items():
         fewest, most = min(n for _, n in replicas), max(n for _, n in replicas)

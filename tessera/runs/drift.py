@@ -70,8 +70,9 @@ class Block:
 def block_of(reports: Reports, seconds: float) -> Block:
     """What happened in one call of the engine."""
     streams = {stream: flow.wait_seconds for stream, flow in reports.flows.items() if flow.wait_seconds}
+    waits = Counter({title: sum(seconds.values()) for title, seconds in reports.waits.items()})
     steps, updates = int(reports.tally.steps.sum()), len(reports.tally.steps)
-    return Block(steps, updates, seconds, Counter(reports.waits), Counter(streams))
+    return Block(steps, updates, seconds, waits, Counter(streams))
 
 
 class DriftWindow:

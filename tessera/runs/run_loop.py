@@ -15,7 +15,15 @@ import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State, View
-from tessera.engines.base import Abandoned, Engine, Interrupted, RestartsSpent, Snapshot, SnapshotLost
+from tessera.engines.base import (
+    Abandoned,
+    Engine,
+    Interrupted,
+    ReplicaStatus,
+    RestartsSpent,
+    Snapshot,
+    SnapshotLost,
+)
 from tessera.engines.replica.reports import Reports
 from tessera.engines.replica.trace import clear_traces
 from tessera.envs.base import Environment
@@ -41,6 +49,8 @@ from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress
 from tessera.runs.early_stopping import EarlyStopping
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
+from tessera.runs.live_files import LiveFiles
+from tessera.runs.live_status import Standing
 from tessera.runs.metrics import Meter, MetricsWriter
 from tessera.runs.opening_lines import hints_for, note_lost, title_of
 from tessera.runs.pace import Pace
@@ -86,6 +96,7 @@ class Run:
     """What runs the plan."""
     pace: Pace = field(init=False)
     watch: PredictionWatch = field(init=False)
+    live: LiveFiles = field(init=False)
     planner: Planner | None = None
     plans: tuple[PastPlan, ...] = ()
     """All plans so far, in order, once the run has changed its plan."""
@@ -113,6 +124,7 @@ class Run:
         self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
         self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
         self.best = BestCheckpoint(None, self.display.note, keeps=False)
+        self.live = LiveFiles(self.plan, self.display.note)
         self.pace = Pace(self.options.chunk_seconds)
         self.watch = PredictionWatch(self.planner, self.options.replan, self.algorithm, self.options.drift)
         self.watch.begin(self.plan)
@@ -152,7 +164,7 @@ class Run:
         self.signals, self.engine = signals, engine
         self.best = BestCheckpoint(self.folder, self.display.note, keeps=bool(self.options.evaluate_every))
         try:
-            with directory.one_sentence_for_files(self.folder, self._latest):
+            with self.live.ending(), directory.one_sentence_for_files(self.folder, self._latest):
                 yield from self._begin(found)
                 return (yield from self._to_the_end())
         except EnvironmentFailed as failure:
@@ -160,15 +172,15 @@ class Run:
 
     def close(self) -> None:
         """Close all files, and end what runs beside training."""
-        for resource in (self.evaluations, self.writer, self.checkpoints, self.best):
+        for resource in (self.evaluations, self.writer, self.checkpoints, self.best, self.live):
             if resource is not None:
                 resource.close()
 
     def _make_engine(self, plan: Plan) -> Engine:
-        where = "" if self.folder is None else str(self.folder / "logs")
         return engine_for(
-            plan, self.algorithm, self.env, self.config["seed"], self.updates, self.options, self.display.note, where
-        )
+            plan, self.algorithm, self.env, self.config["seed"], self.updates, self.options, self.display.note,
+            self.live.on_event, self.folder,
+        )  # fmt: skip
 
     def _to_the_end(self) -> Requests[tuple[State, dict[str, Any]]]:
         """Train and sum up; a callback that fails ends the run with a checkpoint."""
@@ -233,6 +245,9 @@ class Run:
 
     def _try_begin(self, found: int | None) -> Requests[None]:
         self.meter = Meter()
+        self.live.begin(self.plan)
+        if found is not None and self.folder is not None:
+            self.live.open(self.folder, self._replicas)
         if found is None:
             self.early_stopping.restore(None)
             played = yield Begin(None)
@@ -245,6 +260,10 @@ class Run:
         self.early_stopping.restore(meta.get("early_stopping"))
         if not self.begun:  # a run that goes back has spent the time since, too
             self.wall_before = meta["wall_seconds"]
+        self.live.mark("resume", f"goes on from update {found:,}", update=found)
+
+    def _replicas(self) -> list[ReplicaStatus]:
+        return self.engine.status()
 
     def _load(self, found: int) -> tuple[dict[str, Any], dict[str, Any]]:
         assert self.checkpoints is not None
@@ -256,6 +275,7 @@ class Run:
             return
         directory.begin(self.folder, self.config, self.plan.to_json())
         self.writer = MetricsWriter(self.folder, resumed_at=found)
+        self.live.open(self.folder, self._replicas)
         if self.checkpoints is None:
             self.checkpoints = Checkpoints(self.folder / "checkpoints", self.options.keep)
 
@@ -288,7 +308,8 @@ class Run:
                 if drifted := self.watch.note(reports, seconds):
                     self.display.note(drifted)
                 newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, self.engine))
-                evaluated = yield from self.evaluations.after(*newest)
+                with self.live.during("evaluating"):
+                    evaluated = yield from self.evaluations.after(*newest)
                 self._report(reports, now)
                 reason = self._judge(evaluated)
                 self._tell(UpdateEvent)
@@ -332,6 +353,7 @@ class Run:
     def _note_evaluation(self, evaluated: Evaluated) -> None:
         beaten = self.best.is_beaten_by(evaluated)
         at = (evaluated.update, evaluated.env_steps)
+        self.live.mark("evaluation", evaluated.in_words(beaten), update=evaluated.update)
         if evaluated.periodic:
             self.display.note_evaluation(evaluated.in_words(beaten))
         path = self.best.replace(evaluated, self._made_by()) if beaten else None
@@ -399,6 +421,7 @@ class Run:
         if self.plan is plan:
             self.plans = (*(self.plans or (past_plan(before, 0),)), past_plan(plan, found))
             write_change(self.folder, self.plans, plan, self.display.note)
+            self.live.mark("plan_change", f"{before.policy} becomes {plan.policy}")
 
     def _give_up(self, spent: RunFailed) -> NoReturn:
         """Save what is left, and end the run."""
@@ -425,6 +448,8 @@ class Run:
             del self.rows[::2]
         if self.writer and (complaint := self.writer.write(row)):
             self.display.note(complaint)
+        seconds = row["seconds"]
+        self.live.report(reports, Standing(self.meter.updates, self.updates, self.meter.env_steps, seconds))
         self.processes = directory.note_processes(self.folder, self.processes, self.engine.processes())
         left = (self.updates - self.meter.updates) / max(self.meter.updates, 1) * self.meter.env_steps
         m = self.meter
@@ -448,11 +473,17 @@ class Run:
         """Checkpoint; return when, and how long it took."""
         before, saved = time.monotonic(), False
         while not saved:
-            with suppress(SnapshotLost), self._snapshot() as snapshot, self.signals.patience():
+            with (
+                suppress(SnapshotLost),
+                self.live.during("saving"),
+                self._snapshot() as snapshot,
+                self.signals.patience(),
+            ):
                 self.meter.count(self.engine.late_tally())
                 self._write(snapshot)
                 saved = True
         assert self.checkpoints is not None
+        self.live.mark("checkpoint", f"checkpoint of update {self.meter.updates:,}", update=self.meter.updates)
         self._tell(CheckpointEvent, path=self.checkpoints.folder / str(self.meter.updates), best=False)
         now = time.monotonic()
         return now, now - before
@@ -524,7 +555,8 @@ class Run:
         if self.rows and (none_came := self.evaluations.none_came()):
             self.display.note(none_came)
         view = _view(self.engine)
-        evaluation = yield from self.evaluations.final(view)
+        with self.live.during("evaluating"):
+            evaluation = yield from self.evaluations.final(view)
         if self.checkpoints is None:  # else the checkpoint has counted it
             self.meter.count(self.engine.late_tally())
         self._note_evaluation(Evaluated(self.meter.updates, self.meter.env_steps, evaluation, view))
@@ -549,6 +581,7 @@ class Run:
                 old = directory.read_summary(self.folder)
                 summary |= {k: old[k] for k in ("startup_seconds", "steps_per_second", "wall_seconds")}
             write_json(self.folder / "summary.json", summary)
+        self.live.end("finished", reason or "")
         self._tell(EndEvent, summary=summary, reason=reason)
         return jax.tree.map(np.asarray, jax.device_get(self.engine.state())), summary
 

@@ -27,21 +27,26 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file at once; it is on the disk when this returns. A link of this name is replaced, not followed."""
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace a file at once; a link of this name is replaced, not followed.
+
+    If it is to be `durable`, it is on the disk when this returns, and outlives a power cut.
+    """
     draft = path.name + ".tmp"
     with _opened_folder(path.parent) as folder:
         try:
             with _new_file(draft, folder) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(draft, dir_fd=folder)
             raise
-        os.fsync(folder)
+        if durable:
+            os.fsync(folder)
 
 
 def open_to_append(path: Path) -> int:

@@ -102,7 +102,7 @@ def test_replicas_are_spread_over_nodes_and_have_names():
     engine = make_engine(ALGORITHMS["a2c"], "single_learner_coarse:actors=3")
     try:
         engine.start()
-        titles = {title for title, *_ in engine.status()}
+        titles = {replica.title for replica in engine.status()}
         assert {name.split()[0] for name in ray.util.list_named_actors()} == titles
         assert {actor.repr_name for actor in actor_table() if actor.state == actor.ALIVE} == titles
         groups = [group["name"] for group in ray.util.placement_group_table().values() if group["state"] == "CREATED"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tessera.engines.base import ReplicaStatus
 from tessera.runs.display import (
     Lines,
     Live,
@@ -30,10 +31,10 @@ BEGUN = Progress(1, 10, 64, math.nan, math.nan, math.nan)
 OVER = Progress(10, 10, 640, 1.0, 2.0, 0.0)
 
 STATUS = [
-    ("env+act/0", "running", 118),
-    ("env+act/1", "waiting for [params]", 121),
-    ("env+act/2", "running", 120),
-    ("store+grad+apply/0", "waiting for experience", 1_120),
+    ReplicaStatus(0, "env+act/0", "running", 118),
+    ReplicaStatus(1, "env+act/1", "waiting", 121, stream="[params]"),
+    ReplicaStatus(2, "env+act/2", "running", 120),
+    ReplicaStatus(3, "store+grad+apply/0", "waiting", 1_120, stream="experience"),
 ]
 LATE = {"messages": 4, "dropped": 2, "waits": 2, "wait_seconds": 0.31, "fill": 0.5, "lag_mean": 1.0, "lag_max": 2.0}
 ON_TIME = {**LATE, "dropped": 0, "lag_mean": 0.0, "lag_max": 0.0}
@@ -177,7 +178,7 @@ def test_replicas_in_rare_states_are_only_counted() -> None:
 
 
 def test_a_fragment_of_many_replicas_has_one_row() -> None:
-    status = [(f"env/{k}", "running", 7) for k in range(1_000)]
+    status = [ReplicaStatus(k, f"env/{k}", "running", 7) for k in range(1_000)]
     assert fragment_rows(status) == [("env × 1000", "7", "running")]
     assert fragment_rows([]) == []
 

@@ -170,7 +170,7 @@ def reports(steps: int, lag: float = math.nan, gradients: float = 0.0) -> Report
     flows = {"gradients": Flow(lag_sum=gradients, lags=1, wait_seconds=0.25)} if gradients else {}
     return Reports(
         Tally(none, none, none, np.asarray([steps])), {}, {}, Guard(none, none, none), np.asarray([lag]),
-        np.asarray([lag]), flows, {"env+act": 0.5},
+        np.asarray([lag]), flows, {"env+act": {"gradients": 0.5}},
     )  # fmt: skip
 
 

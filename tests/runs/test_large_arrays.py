@@ -97,7 +97,9 @@ def test_neither_a_checkpoint_nor_a_resume_holds_a_second_copy_of_the_replay(pol
         def watched(run: Run, *more: Any) -> Any:
             out: list[Any] = []
             engine = run.engine
-            wait_until(lambda: all(state == "idle" for _, state, _ in engine.status()), 60)  # each has its empty replay
+            wait_until(
+                lambda: all(replica.state == "idle" for replica in engine.status()), 60
+            )  # each has its empty replay
             pids = [os.getpid(), *engine.processes().values()]
             grown[method] = growth_of(pids, lambda: out.append(original(run, *more)))
             return out[0]

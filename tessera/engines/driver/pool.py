@@ -45,6 +45,8 @@ class PooledProcess:
     For a replica, the supervisor's thread receives; that thread and the driver's both send.
     """
 
+    node = ""
+    """This machine."""
     process: Any
     connection: Connection
     configuration: Configuration

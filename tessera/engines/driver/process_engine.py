@@ -11,12 +11,11 @@ from typing import Any
 import jax
 
 from tessera.algorithms.contract import Algorithm, State
-from tessera.channels.control_words import FREE, STATES, Control
-from tessera.channels.link import Flow
+from tessera.channels.control_words import FREE, Control
 from tessera.channels.link_specs import make_link_specs
 from tessera.channels.packing import from_leaves, split_leaves
 from tessera.channels.routes import make_routes
-from tessera.engines.base import Interrupted, NoCapacity, Snapshot
+from tessera.engines.base import Interrupted, NoCapacity, ReplicaEvent, ReplicaStatus, Snapshot, ignore
 from tessera.engines.driver.remote_arrays import remote_arrays
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.driver.supervisor import Answer, DeathCounts, Launcher, Supervisor
@@ -25,7 +24,7 @@ from tessera.engines.replica.job import Job
 from tessera.engines.replica.replica import horizon, make_training, updates_at, wide_numbers
 from tessera.engines.replica.reports import Reports, collect_reports
 from tessera.engines.replica.snapshots import FLIGHT, assemble, lacks_replay, part_of, template, with_shared
-from tessera.engines.replica.trace import Recording, TraceFile
+from tessera.engines.replica.trace import Recording
 from tessera.envs.base import Environment, merge_totals
 from tessera.graph.plan import Plan
 from tessera.graph.smaller_plans import same_steps
@@ -62,20 +61,21 @@ class ProcessEngine(MapReduce):
         start_timeout: float = 300.0,
         restarts: int = 20,
         note: Callable[[str], None] = print,
-        trace: str = "",
+        on_event: Callable[[ReplicaEvent], None] = ignore,
         recording: Recording | None = None,
         logs: str = "",
         trust_network: bool = False,
     ) -> None:
         """`logs` is a folder for what replicas of other machines print; those of this one print here.
 
-        `trace` is a file for a timeline of all replicas, and `recording` what they are recorded by instead.
+        `recording` is what replicas are recorded by, and `on_event` is told, by another thread, of those that die.
         `trust_network` allows replicas to listen where other machines can reach them, without a token.
         """
         self.logs, self._x64, self.trust_network = logs, wide_numbers(), trust_network
-        self._recording = recording or (TraceFile(trace) if trace else None)
+        self._recording = recording
         self._options: dict[str, Any] = {
             "timeout": timeout, "start_timeout": start_timeout, "restarts": restarts, "note": note,
+            "on_event": on_event,
         }  # fmt: skip
         self._prepare(plan, algorithm, env, seed, horizon)
         self.restarts = self.lost_rows = 0
@@ -153,9 +153,9 @@ class ProcessEngine(MapReduce):
         taken = self.report_log.take(self.plan, counted, self.done, made)
         self.done += made
         reports = collect_reports(self.plan, taken, made)
-        for stream, flow in self.report_log.take_flows().items():
-            reports.flows.setdefault(stream, Flow()).merge(flow)
+        reports.flows.update(self.report_log.take_flows())
         reports.waits.update(self.report_log.take_waits(self.plan))
+        reports.spans.update(self.report_log.take_spans())
         merge_totals(reports.info, self.report_log.take_info(counted, self.done))
         self._note_restarts()
         return reports
@@ -306,16 +306,9 @@ class ProcessEngine(MapReduce):
         """Have a call that waits for replicas raise `Abandoned`; another thread calls this."""
         self.supervisor.abandon()
 
-    def status(self) -> list[tuple[str, str, int]]:
-        """What every replica is doing: title, state, updates made."""
-        out = []
-        for (_, _, title), control in zip(self.plan.places, self.controls, strict=True):
-            state = STATES[control.state]
-            if state == "waiting":
-                sending = "to send" if control.sending else "for"
-                state = f"waiting {sending} {self.plan.channels[control.channel].stream}"
-            out.append((title, state, self.base + control.done))
-        return out
+    def status(self) -> list[ReplicaStatus]:
+        """What every replica is doing."""
+        return self.supervisor.status(self.base)
 
     def processes(self) -> dict[str, int]:
         """Which process is which replica."""

@@ -13,6 +13,7 @@ import numpy as np
 from tessera.channels.link import Flow
 from tessera.channels.packing import Arrays, from_leaves
 from tessera.engines.replica.reports import ReplicaReport
+from tessera.engines.replica.trace import Row
 from tessera.envs.base import InfoTotals, merge_totals
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
@@ -28,8 +29,10 @@ class ReportLog:
         """For each place: first update, number of updates, report."""
         self._reported = [0] * places
         self._flows: dict[str, Flow] = {}
-        self._waits: defaultdict[int, float] = defaultdict(float)
-        """Seconds in which each place waited."""
+        self._waits: defaultdict[tuple[int, str], float] = defaultdict(float)
+        """Seconds in which each place waited for each stream."""
+        self._spans: defaultdict[int, list[Row]] = defaultdict(list)
+        """Samples of what each place did."""
         self._info: list[tuple[int, int, InfoTotals]] = []
         """Numbers in `info`: place, updates that it had made by then, sums."""
 
@@ -45,7 +48,10 @@ class ReportLog:
             self._reported[place] = max(self._reported[place], meta["done"])
             for stream, flow in meta["flows"].items():
                 self._flows.setdefault(stream, Flow()).merge(Flow(**flow))
-                self._waits[place] += flow["wait_seconds"]
+                if flow["wait_seconds"]:
+                    self._waits[place, stream] += flow["wait_seconds"]
+            if meta["spans"]:
+                self._spans[place] += meta["spans"]
             if meta["info"]:
                 self._info.append((place, meta["done"], meta["info"]))
 
@@ -81,14 +87,21 @@ class ReportLog:
             flows, self._flows = self._flows, {}
             return flows
 
-    def take_waits(self, plan: Plan) -> dict[str, float]:
-        """Take the seconds in which replicas of each fragment waited, by its title."""
+    def take_waits(self, plan: Plan) -> dict[str, dict[str, float]]:
+        """Take the seconds in which replicas of each fragment waited for each stream, by its title."""
         with self._lock:
             waits, self._waits = self._waits, defaultdict(float)
-        out: defaultdict[str, float] = defaultdict(float)
-        for k, (i, _, _) in enumerate(plan.places):
-            out[plan.fragments[i].title] += waits[k]
-        return dict(out)
+        out: dict[str, dict[str, float]] = {placed.title: {} for placed in plan.fragments}
+        for (place, stream), seconds in waits.items():
+            mine = out[plan.fragments[plan.places[place][0]].title]
+            mine[stream] = mine.get(stream, 0.0) + seconds
+        return out
+
+    def take_spans(self) -> dict[int, list[Row]]:
+        """Take the samples of what each place did."""
+        with self._lock:
+            spans, self._spans = self._spans, defaultdict(list)
+        return dict(spans)
 
     def take_info(self, counted: Collection[int] = (), done: int = 0) -> InfoTotals:
         """Take the numbers in `info`: all, but at places in `counted` only in the first `done` updates."""

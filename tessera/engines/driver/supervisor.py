@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tessera.channels.control_words import IDLE, STARTING, WAITING, Control
+from tessera.channels.control_words import IDLE, STARTING, STATES, WAITING, Control
 from tessera.channels.link import GONE
 from tessera.channels.packing import Arrays
-from tessera.engines.base import Abandoned, Interrupted, RestartsSpent
+from tessera.engines.base import Abandoned, Interrupted, ReplicaEvent, ReplicaStatus, RestartsSpent
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.replica.job import Job
 from tessera.errors import RunFailed, TesseraError
@@ -37,6 +37,10 @@ class ProcessHandle(Protocol):
     @property
     def pid(self) -> int:
         """Process id."""
+
+    @property
+    def node(self) -> str:
+        """The node of the cluster that it is on; empty for this machine."""
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -109,14 +113,16 @@ class Supervisor:
         start_timeout: float,
         restarts: int,
         note: Callable[[str], None],
+        on_event: Callable[[ReplicaEvent], None],
         deaths: DeathCounts,
     ) -> None:
         """A replica may be silent for `timeout` seconds, or `start_timeout` while it starts or compiles.
 
-        It may be restarted `restarts` times; `note` informs the user.
+        It may be restarted `restarts` times; `note` informs the user, and `on_event` whoever shows the replicas.
         """
         self.plan, self.jobs, self.controls, self.launcher, self.report_log = plan, jobs, controls, launcher, report_log
         self.timeout, self.start_timeout, self.budget, self.note = timeout, start_timeout, restarts, note
+        self._on_event = on_event
         self.titles = [title for *_, title in plan.places]
         self.started = [False] * len(jobs)
         self.restarted = 0
@@ -172,6 +178,24 @@ class Supervisor:
         """Title -> process id of all that run."""
         handles = zip(self.titles, self._handles, strict=True)
         return {title: handle.pid for title, handle in handles if handle is not None and handle.pid}
+
+    def status(self, base: int) -> list[ReplicaStatus]:
+        """What every replica is doing, of a run that began after `base` updates; any thread may ask."""
+        return [self._status_of(place, base) for place in range(len(self.jobs))]
+
+    def _status_of(self, place: int, base: int) -> ReplicaStatus:
+        control, handle, died = self.controls[place], self._handles[place], self._deaths.of_place[place]
+        state, stream = STATES[control.state], ""
+        if handle is None and not self._closing:
+            state = "dead"
+        elif state == "starting" and died and control.done == self._done_at_start[place]:
+            state = "restarting"
+        elif state == "waiting":
+            stream = self.plan.channels[control.channel].stream
+        return ReplicaStatus(
+            place, self.titles[place], state, base + control.done, stream, bool(stream) and control.sending, died,
+            0 if handle is None else handle.pid, "" if handle is None else handle.node,
+        )  # fmt: skip
 
     def send(self, place: int, command: dict[str, Any], arrays: Arrays | None = None) -> None:
         """Send a command."""
@@ -305,6 +329,8 @@ class Supervisor:
                     self.send(successor, {"do": "adopt_state"}, arrays)
             case "started":
                 self.started[place] = True
+            case "ready" if self.jobs[place].life:
+                self._on_event(ReplicaEvent("restart", place, f"{self.titles[place]} takes part again"))
             case "finished":
                 self._finished.add(place)
             case "error" | "refused":
@@ -372,6 +398,7 @@ class Supervisor:
         reason = last_words.get("text") or how
         if last_words.get("kind") == "refused":
             raise (TesseraError if last_words["code"] == 2 else RunFailed)(last_words["text"])
+        self._on_event(ReplicaEvent("death", place, f"{self.titles[place]} died ({reason})"))
         self._show_traceback(last_words)
         self._check_budget(place, on_its_own or bool(last_words.get("futile")), reason)
         self.restarted += 1

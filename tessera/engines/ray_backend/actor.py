@@ -170,9 +170,9 @@ class ReplicaActor:
             return f"{host}:{probe.getsockname()[1]}"
 
     @ray.method(concurrency_group="status")
-    def pid(self) -> int:
-        """The process id."""
-        return os.getpid()
+    def whereabouts(self) -> tuple[int, str]:
+        """The process id, and the node that the process is on."""
+        return os.getpid(), ray.get_runtime_context().get_node_id()[:8]
 
     @ray.method(concurrency_group="status")
     def status(self) -> Status:

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,9 @@ class ActorHandle:
         self.missing = False
         """Whether it was reported that no node has room for it."""
         self._control = Control(words)
-        self._pid: Any = actor.pid.remote()
+        self._asked: Any = actor.whereabouts.remote()
+        self._whereabouts: tuple[int, str] | None = None
+        """Its process and its node, once it has said so."""
         self.status = actor.status.remote()
         """Ray's reference to the next status."""
         self._exit_reason: tuple[str, bool] | None = None
@@ -245,13 +248,18 @@ class ActorHandle:
     @property
     def pid(self) -> int:
         """The process id on its node; 0 before there is a process."""
-        if not isinstance(self._pid, int):
-            ready, _ = ray.wait([self._pid], timeout=0)
-            try:
-                self._pid = ray.get(self._pid) if ready else self._pid
-            except RayError:
-                return 0
-        return self._pid if isinstance(self._pid, int) else 0
+        return self._find()[0]
+
+    @property
+    def node(self) -> str:
+        """The node that it is on; empty before there is a process."""
+        return self._find()[1]
+
+    def _find(self) -> tuple[int, str]:
+        if self._whereabouts is None and ray.wait([self._asked], timeout=0)[0]:
+            with suppress(RayError):
+                self._whereabouts = ray.get(self._asked)
+        return self._whereabouts or (0, "")
 
     def alive(self) -> bool:
         """Whether the actor lives."""

@@ -239,8 +239,7 @@ class ReplicaProcess:
 
     def _report(self, first: int) -> None:
         self._last_report = (self._clock(), self.control.done)
-        if self.replica.tracer is not None:
-            self.replica.tracer.flush()
+        spans = [] if self.replica.tracer is None else self.replica.tracer.flush()
         reports = join_reports(self.replica.take_reports())
         arrays: Arrays = {}
         for k, report in enumerate(reports):
@@ -248,6 +247,7 @@ class ReplicaProcess:
         flows = {stream: asdict(flow) for stream, flow in self.replica.port.take_flows().items()}
         keys = [list(_metric_names(report)) for report in reports]
         more = {"flows": flows, "info": self.replica.take_info(), "metrics": keys, "count": len(reports)}
+        more["spans"] = spans
         self._send("report", arrays, first=first, done=self.control.done, **more)
 
     def _send(self, kind: str, arrays: Arrays | None = None, **more: Any) -> None:

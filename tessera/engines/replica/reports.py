@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 from tessera.channels.link import Flow
+from tessera.engines.replica.trace import Row
 from tessera.envs.base import InfoTotals
 from tessera.graph.plan import Plan
 from tessera.program.accounting import Tally
@@ -33,8 +35,11 @@ class Reports:
     lag_max: np.ndarray = field(default_factory=lambda: np.zeros(0))
     flows: dict[str, Flow] = field(default_factory=dict)
     """What went through each cut stream."""
-    waits: dict[str, float] = field(default_factory=dict)
-    """Seconds in which replicas of each fragment waited, by its title; empty where one thread runs all of them."""
+    waits: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Seconds in which replicas of each fragment, by its title, waited for each stream; empty where one thread runs all
+    of them."""
+    spans: dict[int, list[Row]] = field(default_factory=dict)
+    """Samples of what the replica of each place did."""
     info: InfoTotals = field(default_factory=dict)
     """Sums of the numbers in the `info` of environments."""
 
@@ -50,6 +55,15 @@ class Reports:
         applied = [self.flows.get(stream, Flow()) for stream in ("gradients", "updates")]
         mean = self.lag_mean[known].mean() + sum(flow.lag_mean for flow in applied)
         return float(mean), float(self.lag_max[known].max() + sum(flow.lag_max for flow in applied))
+
+
+def merge_flows(parts: Iterable[dict[str, Flow]]) -> dict[str, Flow]:
+    """What went through each stream, over all parts."""
+    out: dict[str, Flow] = {}
+    for part in parts:
+        for stream, flow in part.items():
+            out.setdefault(stream, Flow()).merge(flow)
+    return out
 
 
 def by_update(value: Any, count: int) -> Any:

@@ -32,6 +32,10 @@ class Span:
     thread: int = 0
 
 
+Row = tuple[str, str, float, float, int]
+"""A span as the driver gets it: activity, slot, Unix time of its beginning, seconds, thread."""
+
+
 class Recorder(Tracer, Protocol):
     """Records what one replica does."""
 
@@ -41,10 +45,11 @@ class Recorder(Tracer, Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether spans are to be recorded: each then ends when its work is done, which keeps work from overlapping."""
+        """Whether the program that begins now is to be recorded: each of its spans then ends when its work is done,
+        which keeps work from overlapping."""
 
-    def flush(self) -> None:
-        """Note that the replica reports the updates that it has made."""
+    def flush(self) -> list[Row]:
+        """Note that the replica reports the updates that it has made; what goes to the driver with them."""
 
     def close(self) -> None:
         """Write what is left."""
@@ -68,25 +73,14 @@ class TraceFile:
         return TraceWriter(self.path, place, title, clock)
 
 
-class TraceWriter:
-    """Appends the spans of one replica to a file; its successor goes on in the same file.
+class SpanRecorder:
+    """Names what ran, and joins spans of one kind that follow each other; a subclass keeps them."""
 
-    Spans that find no room on the disk are lost: no run ends for the sake of its timeline.
-    """
-
-    def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
-        self._place, self.clock, self.active = place, clock, True
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self._names: dict[int, str] = {}
         self._last: dict[int, Span] = {}
         """The newest span of each thread."""
-        self._written = clock()
-        self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
-        metadata = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
-        with contextlib.suppress(OSError):
-            self._file.write("\n")  # a kill may have cut the last line short
-        for name, value in metadata.items():
-            self._write({"name": name, "ph": "M", "args": value})
-        self._flush()
 
     def span(self, node: Node, begin: float, waiting: bool = False, thread: int = 0) -> float:
         """Record that a node ran, or waited, from `begin` until now; returns now. Threads have a row each."""
@@ -99,38 +93,68 @@ class TraceWriter:
             self._record(Span("waiting" if waiting else name, slot, begin, end, thread))
         return end
 
-    def flush(self) -> None:
-        """Write all spans so far."""
-        self._write_all()
-        self._flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._write_all()
-        with contextlib.suppress(OSError):
-            self._file.close()
+    def keep(self, span: Span) -> None:
+        """Keep a span that has ended."""
+        raise NotImplementedError
 
     def _record(self, span: Span) -> None:
         last = self._last.get(span.thread)
         if last is not None and (last.name, last.slot) == (span.name, span.slot) and span.begin - last.end < GAP:
             last.end = span.end
             return
-        self._write_last(span.thread)
+        self._keep_last(span.thread)
         self._last[span.thread] = span
+
+    def _keep_all(self) -> None:
+        for thread in list(self._last):
+            self._keep_last(thread)
+
+    def _keep_last(self, thread: int) -> None:
+        span = self._last.pop(thread, None)
+        if span is not None:
+            self.keep(span)
+
+
+class TraceWriter(SpanRecorder):
+    """Appends the spans of one replica to a file; its successor goes on in the same file.
+
+    Spans that find no room on the disk are lost: no run ends for the sake of its timeline.
+    """
+
+    active = True
+
+    def __init__(self, trace: str, place: int, title: str, clock: Clock = time.monotonic) -> None:
+        super().__init__(clock)
+        self._place = place
+        self._written = clock()
+        self._file = part_file(Path(trace), place).open("a", buffering=1 << 16)
+        metadata = {"process_name": {"name": title}, "process_sort_index": {"sort_index": place}}
+        with contextlib.suppress(OSError):
+            self._file.write("\n")  # a kill may have cut the last line short
+        for name, value in metadata.items():
+            self._write({"name": name, "ph": "M", "args": value})
+        self._flush()
+
+    def flush(self) -> list[Row]:
+        """Write all spans so far; none goes to the driver."""
+        self._keep_all()
+        self._flush()
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._keep_all()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def keep(self, span: Span) -> None:
+        """Write a span."""
+        args = {"args": {"slot": span.slot}} if span.slot else {}
+        times = {"ts": span.begin * 1e6, "dur": (span.end - span.begin) * 1e6}
+        self._write({"name": span.name, "ph": "X", **times, **args}, span.thread)
         if span.end - self._written > HELD_SECONDS:
             self._flush()
             self._written = span.end
-
-    def _write_all(self) -> None:
-        for thread in list(self._last):
-            self._write_last(thread)
-
-    def _write_last(self, thread: int) -> None:
-        span = self._last.pop(thread, None)
-        if span is not None:
-            args = {"args": {"slot": span.slot}} if span.slot else {}
-            times = {"ts": span.begin * 1e6, "dur": (span.end - span.begin) * 1e6}
-            self._write({"name": span.name, "ph": "X", **times, **args}, thread)
 
     def _write(self, event: dict[str, Any], thread: int = 0) -> None:
         with contextlib.suppress(OSError):
