@@ -62,7 +62,7 @@ def test_a_run_leaves_every_file_behind(folder: Path) -> None:
     names = {p.name for p in folder.iterdir()}
     events = {n for n in names if n.startswith("events.out.tfevents.")}
     assert len(events) == 1
-    assert names - events == {"config.json", "plan.json", "metrics.jsonl", "checkpoints", "summary.json"}
+    assert names - events == {"config.json", "plan.json", "metrics.jsonl", "checkpoints", "live", "summary.json"}
     assert [p.name for p in (folder / "checkpoints").iterdir() if p.name.isdigit()]
 
 

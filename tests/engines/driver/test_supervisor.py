@@ -10,6 +10,7 @@ from typing import Any
 import tessera
 from tessera.channels.control_words import CONTROL_WORDS, RUNNING, Control
 from tessera.channels.packing import Arrays
+from tessera.engines.base import ignore
 from tessera.engines.driver.report_log import ReportLog
 from tessera.engines.driver.supervisor import DeathCounts, Supervisor
 from tessera.engines.replica.job import Job
@@ -80,7 +81,7 @@ def test_a_healthy_replica_is_not_called_hung_while_another_is_replaced():
     launcher = SlowLauncher(controls)
     supervisor = Supervisor(
         plan, jobs, controls, launcher, ReportLog(len(jobs)), timeout=TIMEOUT, start_timeout=60.0, restarts=5,
-        note=lambda _: None, deaths=DeathCounts.none(len(jobs)),
+        note=lambda _: None, on_event=ignore, deaths=DeathCounts.none(len(jobs)),
     )  # fmt: skip
     supervisor.start_all()
     try:
