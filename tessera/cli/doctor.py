@@ -29,6 +29,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "onnx": (("jax2onnx", "onnxruntime"), "tessera export to .onnx"),
     "ray": (("ray",), "--engine ray and tessera cluster"),
     "mujoco": (("mujoco",), "Gymnasium's MuJoCo tasks, such as HalfCheetah-v5"),
+    "dash": (("starlette", "uvicorn"), "tessera dash and train --dash"),
+    "video": (("imageio_ffmpeg",), "mp4 files of tessera video"),
 }
 """Extra of pyproject.toml -> (modules that it installs, its purpose)."""
 
