@@ -7,6 +7,8 @@ step, and within the network nothing.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,10 +16,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from tessera.envs.base import HostEnvironment, HostVector, missing_extra
+from tessera.envs.drawing.reel import Reel
 from tessera.envs.spaces import Spaces
 from tessera.envs.vectors import VectorEnvs, seed_for
 from tessera.errors import TesseraError, unknown_name
 from tessera.support.machine import cores
+
+CONSOLE_FPS = 60
+"""Frames of a second on the console itself."""
 
 
 def make(
@@ -67,3 +73,43 @@ class AleEnvironment(HostEnvironment):
         )
         seeds = np.array([seed_for(seed, index) for index in ids.flat])
         return VectorEnvs([vector], AutoresetMode.SAME_STEP, self._spaces, ids.shape, [seeds])
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same game, with the picture in colours that it has before it is prepared."""
+        del height
+        reel.fps = CONSOLE_FPS / int(self._options.get("frameskip", 4))
+        filmed = copy.copy(self)
+        filmed._factory = functools.partial(_filmed, self._factory, reel)
+        return filmed
+
+
+def _filmed(factory: Any, reel: Reel, game: str, count: int, **options: Any) -> InColour:
+    """An opened game, and beside it the same one in colours."""
+    colours = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
+    return InColour(factory(game, count, **options), factory(game, count, **{**options, **colours}), reel)
+
+
+class InColour:
+    """A vector of one game, and another one that is given the same seeds and actions, so that it plays the same."""
+
+    def __init__(self, played: Any, seen: Any, reel: Reel) -> None:
+        self._played, self._seen, self._reel = played, seen, reel
+
+    def reset(self, **options: Any) -> Any:
+        """Begin a game."""
+        self._reel.add(self._seen.reset(**options)[0][0, 0], begins=True)
+        return self._played.reset(**options)
+
+    def step(self, actions: np.ndarray) -> Any:
+        """Play a step."""
+        frames, _, terminated, truncated, info = self._seen.step(actions)
+        ended = bool(terminated[0] or truncated[0])
+        if ended:
+            self._reel.add(info["final_obs"][0, 0])
+        self._reel.add(frames[0, 0], begins=ended)
+        return self._played.step(actions)
+
+    def close(self) -> None:
+        """Close both."""
+        self._seen.close()
+        self._played.close()

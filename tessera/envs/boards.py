@@ -57,6 +57,37 @@ def _stones(colours: np.ndarray, height: int) -> list[list[str]]:
     return STONES[np.asarray(colours).reshape(height, -1)].tolist()
 
 
+def othello_signs(state: Any) -> np.ndarray:
+    """Stones of who moves first as 1, of the other one as -1."""
+    return np.sign(state._x.board) * (1 if state._x.turn == 0 else -1)
+
+
+def hex_signs(state: Any) -> np.ndarray:
+    """Stones of who moves first as 1, of the other one as -1."""
+    return np.sign(state._x.board) * (1 if state._x.step_count % 2 == 0 else -1)
+
+
+def chess_cells(state: Any) -> np.ndarray:
+    """[row, column] pieces by their place in CHESS, those of who moves first above 0; its side is at the bottom."""
+    cells = np.asarray(state._board).reshape(5, 5)  # [column, row], as who moves sees it
+    cells = cells if state._turn == 0 else -cells[:, ::-1]
+    return cells.T[::-1]
+
+
+def shogi_cells(state: Any) -> np.ndarray:
+    """[row, column] pieces by their place in SHOGI from 1 on, those of who moves first above 0; 0 is none."""
+    turn = int(state._turn)
+    board = np.asarray(state._board) if turn == 0 else np.asarray(state._board)[::-1]
+    cells = board.reshape(3, 4)[::-1].T  # columns are counted from the right
+    return np.where(cells < 0, 0, (cells % 5 + 1) * np.where((cells < 5) == (turn == 0), 1, -1))
+
+
+def shogi_hands(state: Any) -> list[list[str]]:
+    """The pieces that who moves first has taken, and the other one's."""
+    hands = state._hand if int(state._turn) == 0 else state._hand[::-1]
+    return [[SHOGI[k] for k, n in enumerate(hand) for _ in range(int(n))] for hand in hands]
+
+
 def _draw_tic_tac_toe(state: Any, player: int | None) -> str:
     del player
     return _grid(_stones(state._x.board + 1, 3), LETTERS, range(1, 4))
@@ -70,15 +101,14 @@ def _draw_connect_four(state: Any, player: int | None) -> str:
 
 def _draw_othello(state: Any, player: int | None) -> str:
     del player
-    signs = np.sign(state._x.board) * (1 if state._x.turn == 0 else -1)
+    signs = othello_signs(state)
     counts = f"X has {(signs > 0).sum()}, O has {(signs < 0).sum()}"
     return f"{_grid(_stones(signs, 8), LETTERS, range(1, 9))}\n{counts}"
 
 
 def _draw_hex(state: Any, player: int | None) -> str:
     del player
-    signs = np.sign(state._x.board) * (1 if state._x.step_count % 2 == 0 else -1)
-    board = _grid(_stones(signs, 11), LETTERS, range(1, 12), shift=1)
+    board = _grid(_stones(hex_signs(state), 11), LETTERS, range(1, 12), shift=1)
     return f"{board}\nX connects top and bottom, O left and right"
 
 
@@ -91,9 +121,7 @@ def _draw_go(state: Any, player: int | None) -> str:
 
 def _draw_chess(state: Any, player: int | None) -> str:
     del player
-    cells = np.asarray(state._board).reshape(5, 5)  # [column, row], as who moves sees it
-    cells = cells if state._turn == 0 else -cells[:, ::-1]
-    rows = [[_letter(CHESS[abs(piece)], piece > 0) for piece in row] for row in cells.T[::-1]]
+    rows = [[_letter(CHESS[abs(piece)], piece > 0) for piece in row] for row in chess_cells(state)]
     return _grid(rows, LETTERS, range(5, 0, -1))
 
 
@@ -138,12 +166,8 @@ def _name_chess(state: Any, action: int) -> str:
 
 def _draw_shogi(state: Any, player: int | None) -> str:
     del player
-    turn = int(state._turn)
-    board = np.asarray(state._board) if turn == 0 else np.asarray(state._board)[::-1]
-    cells = board.reshape(3, 4)[::-1].T  # columns are counted from the right
-    rows = [["." if p < 0 else _letter(SHOGI[p % 5], (p < 5) == (turn == 0)) for p in row] for row in cells]
-    hands = state._hand if turn == 0 else state._hand[::-1]
-    held = ["".join(SHOGI[k] * int(n) for k, n in enumerate(hand)) or "nothing" for hand in hands]
+    rows = [[_letter(SHOGI[abs(p) - 1], p > 0) if p else "." for p in row] for row in shogi_cells(state)]
+    held = ["".join(hand) or "nothing" for hand in shogi_hands(state)]
     return f"{_grid(rows, LETTERS, range(1, 5))}\ncapitals hold {held[0]}, the others hold {held[1].lower()}"
 
 

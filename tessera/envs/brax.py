@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from tessera.envs.base import Box, DeviceEnvironment, Spec, missing_extra
+from tessera.envs.drawing.shapes import Artist
 from tessera.envs.gymnax import settle
 from tessera.errors import unknown_name
 
@@ -89,6 +90,12 @@ class BraxEnvironment(DeviceEnvironment):
     def info(self, state: Any) -> dict[str, Any]:
         """Brax's own metrics of the step that led to `state`, such as the parts of its reward."""
         return dict(state.inner.metrics)
+
+    def artist(self, height: int) -> Artist:
+        """What draws its states."""
+        from tessera.envs.drawing.brax import artist_of
+
+        return artist_of(self.name, self._env, height)
 
 
 def _flat(observation: Any) -> jax.Array:

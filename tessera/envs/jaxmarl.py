@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tessera.envs.base import Actions, DeviceEnvironment, MultiDiscrete, Spec, missing_extra, same_for_all
+from tessera.envs.drawing.shapes import Artist
 from tessera.envs.gymnax import actions_of, settle
 from tessera.errors import TesseraError, unknown_name
 
@@ -142,6 +143,13 @@ class JaxMARLEnvironment(DeviceEnvironment):
         if hasattr(world, "move_term"):  # JaxNav's robots stop where they collide or, with `evaporating`, arrive
             return ~(world.done | world.move_term)
         return None
+
+    def artist(self, height: int) -> Artist:
+        """What draws its states."""
+        from tessera.envs.drawing.jaxmarl import artist_of
+
+        del height
+        return artist_of(self.name, self._env)
 
     def _stack(self, observations: Any) -> jax.Array:
         """Float32 [agents, ...]; observations of different shapes become vectors, padded with zeros."""

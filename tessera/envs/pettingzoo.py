@@ -29,6 +29,7 @@ import gymnasium
 import numpy as np
 
 from tessera.envs.base import Box, HostEnvironment, HostVector, Spec, Timestep, missing_extra, same_for_all
+from tessera.envs.drawing.reel import Reel, recorded
 from tessera.envs.spaces import MASK, Spaces
 from tessera.envs.vectors import SteppedInALoop, seed_for, spread
 from tessera.errors import TesseraError, unknown_name
@@ -103,7 +104,7 @@ class PettingZooEnvironment(HostEnvironment):
 
     mortal = True
 
-    def __init__(self, name: str, factory: Callable[[], Any]) -> None:
+    def __init__(self, name: str, factory: Callable[..., Any]) -> None:
         self.name, self._factory = name, factory
         probe = factory()
         try:
@@ -124,6 +125,13 @@ class PettingZooEnvironment(HostEnvironment):
     def single(self) -> Any:
         """One environment as PettingZoo makes it."""
         return self._factory()
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same, with what render() gives."""
+        del height
+        filmed = copy.copy(self)
+        filmed._factory = recorded(self.name, self._factory, reel)
+        return filmed
 
 
 class ParallelEnvs(SteppedInALoop):

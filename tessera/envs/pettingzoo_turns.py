@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tessera.envs.base import Discrete, HostEnvironment, HostVector, Timestep, same_for_all
+from tessera.envs.drawing.reel import Reel, recorded
 from tessera.envs.pettingzoo import holds_mask, space_of, without_mask
 from tessera.envs.spaces import MASK, Spaces
 from tessera.envs.spec import Spec
@@ -59,7 +60,7 @@ class SeenPosition(NamedTuple):
 class TurnsEnvironment(HostEnvironment):
     """A game of two players who take turns, stepped in this process. An observation is what the one sees who moves."""
 
-    def __init__(self, name: str, factory: Callable[[], Any], known: Known | None = None) -> None:
+    def __init__(self, name: str, factory: Callable[..., Any], known: Known | None = None) -> None:
         self.name, self._factory = name, factory
         probe = factory()
         try:
@@ -81,6 +82,13 @@ class TurnsEnvironment(HostEnvironment):
     def single(self) -> Any:
         """One game as PettingZoo makes it."""
         return self._factory()
+
+    def filmed(self, reel: Reel, height: int) -> HostEnvironment:
+        """The same, with what render() gives."""
+        del height
+        filmed = copy.copy(self)
+        filmed._factory = recorded(self.name, self._factory, reel)
+        return filmed
 
 
 class TurnsVector(SteppedInALoop):

@@ -11,6 +11,7 @@ import numpy as np
 
 from tessera.envs.base import DeviceEnvironment, Discrete, Spec, missing_extra
 from tessera.envs.boards import BOARDS
+from tessera.envs.drawing.shapes import Artist
 from tessera.envs.spec import Symmetry
 from tessera.errors import TesseraError, unknown_name
 
@@ -113,6 +114,13 @@ class PgxEnvironment(DeviceEnvironment):
     def drawn(self, state: Any, player: int | None) -> str:
         """The board in text, as a player sees it; None sees all."""
         return self._board.draw(jax.device_get(state), player)
+
+    def artist(self, height: int) -> Artist:
+        """What draws its states."""
+        from tessera.envs.drawing.pgx import artist_of
+
+        del height
+        return artist_of(self.name)
 
     def move_names(self, state: Any) -> list[str]:
         """How each move is written; nothing for those that lead off the board."""

@@ -67,11 +67,10 @@ class Camera:
                 shown, begun = self._scene.stepped(slots)
                 ended = _ended(slots, cut=step + 1 == most_steps)
                 waiting += shown
-                if not waiting:  # nothing was drawn in this step
-                    continue
-                episodes -= ended is not None
-                yield from (Shot(frame) for frame in waiting[:-1])
-                yield Shot(waiting[-1], ended)
+                if waiting:  # nothing is seen in a step that only resets
+                    episodes -= ended is not None
+                    yield from (Shot(frame) for frame in waiting[:-1])
+                    yield Shot(waiting[-1], ended)
                 if not episodes:
                     return
                 waiting = begun
