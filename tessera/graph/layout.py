@@ -47,7 +47,7 @@ class Orientation:
     """The least width and the height of a label."""
 
 
-LYING = Orientation(tall=False, gap=180, column=50, first=36, lane=50, loop=76, label=(148, 42))
+LYING = Orientation(tall=False, gap=200, column=50, first=36, lane=50, loop=90, label=(168, 42))
 STANDING = Orientation(tall=True, gap=90, column=112, first=22, lane=116, loop=22, label=(100, 60))
 
 
@@ -119,7 +119,7 @@ def pill_width(operator: str) -> float:
 
 def text_width(text: str) -> float:
     """About how wide a stream's label is."""
-    return 6.6 * len(text)
+    return 6.4 * len(text)
 
 
 class _Picture:
@@ -304,23 +304,28 @@ class _Picture:
             "caption": round((h - size[1]) / 2 + 54, 1),
             "caption_text": _caption(box.replicas, box.place),
             "dots": dots,
-            "radius": 5 if len(dots) <= 2 * _dots_per_row(box)[0] else 3,
+            "radius": round(0.34 * _dots_per_row(box)[1], 1),
         }
 
 
 def _dots_per_row(box: FragmentBox) -> tuple[int, float]:
     """How many replicas are drawn side by side, and how far apart; many of them closer together."""
-    width = max(sum(map(pill_width, box.operators)) + 6 * (len(box.operators) - 1), 76)
+    width = _inner_width(box)
     normal = int(width // 16)
-    return (normal, 16) if box.replicas <= 2 * normal else (int(width // 9), 9)
+    return (normal, 16) if box.replicas <= 3 * normal else (int(width // 9), 9)
+
+
+def _inner_width(box: FragmentBox) -> float:
+    """What operators and words need."""
+    pills = sum(map(pill_width, box.operators)) + 6 * (len(box.operators) - 1)
+    return max(pills, *(text_width(_caption(box.replicas, say)) for say in (box.place, "waits 100 %")))
 
 
 def _content(box: FragmentBox) -> tuple[float, float]:
     """Width and height that a box needs for its operators and replicas."""
-    pills = sum(map(pill_width, box.operators)) + 6 * (len(box.operators) - 1)
     per_row, pitch = _dots_per_row(box)
     rows = -(-min(box.replicas, DOTS) // per_row)
-    return max(pills, 76, text_width(_caption(box.replicas, box.place))) + 28, 66 + rows * pitch + 12
+    return _inner_width(box) + 28, 66 + rows * pitch + 12
 
 
 def _inside(box: FragmentBox, middle: float, top: float) -> tuple[list[dict[str, Any]], Points]:

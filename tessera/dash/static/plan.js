@@ -2,7 +2,7 @@
 /* The plan as a picture: fragments with a dot for each replica, streams as arrows that show what flows. */
 const Plan = (() => {
   const { el, svg, put } = Dom;
-  const NARROW = 640;
+  const LEAST_SCALE = 0.75;
   const CORNER = 10;
   const ARROW = 9;
   /** State -> what it means. The order is that of the legend. */
@@ -11,6 +11,9 @@ const Plan = (() => {
     finished: "finished",
   };
   const known = (state) => (state === "running" ? "working" : Object.hasOwn(STATES, state) ? state : "unknown");
+
+  /** A small cross in a dot of this radius. */
+  const cross = (r) => `M${-r / 2.4} ${-r / 2.4}L${r / 2.4} ${r / 2.4}M${-r / 2.4} ${r / 2.4}L${r / 2.4} ${-r / 2.4}`;
 
   /** The point at a distance from a on the way to b, at most in the middle. */
   function towards(a, b, distance) {
@@ -62,7 +65,7 @@ const Plan = (() => {
       head.style.fill = hue;
       node.classList.toggle("flowing", bytes > 0);
       flow.style.animationDuration = `${(2.4 - Math.min(1.8, 0.25 * Math.log10(bytes + 1))).toFixed(2)}s`;
-      const lost = stream?.dropped ? `${Format.short(stream.dropped)} dropped` : "";
+      const lost = stream?.dropped ? `${Format.tick(stream.dropped)} dropped` : "";
       const parts = stream ? streamWords(stream) : edge.detail.split(" · ");
       put(dropped, tall ? "" : ` ${lost}`);
       if (tall) details.forEach((text, i) => put(text, [...parts, lost].filter(Boolean)[i] ?? ""));
@@ -95,7 +98,7 @@ const Plan = (() => {
       const title = svg("title", {});
       const r = node.radius;
       const shape = svg("g", { class: "dot unknown", transform: `translate(${x} ${y})` },
-        title, svg("circle", { r }), svg("path", { class: "cross", d: `M${-r} ${-r}L${r} ${r}M${-r} ${r}L${r} ${-r}` }));
+        title, svg("circle", { r }), svg("path", { class: "cross", d: cross(r) }));
       return { shape, title };
     });
     const caption = svg("text", { class: "soft", x: node.x + node.w / 2, y: node.y + node.caption, "text-anchor": "middle" });
@@ -135,7 +138,7 @@ const Plan = (() => {
   /** A dot by itself. */
   function dot(state) {
     return svg("svg", { class: "key-dot", viewBox: "-7 -7 14 14", "aria-hidden": "true" },
-      svg("g", { class: `dot ${known(state)}` }, svg("circle", { r: 5 }), svg("path", { class: "cross", d: "M-5 -5L5 5M-5 5L5 -5" })));
+      svg("g", { class: `dot ${known(state)}` }, svg("circle", { r: 5.4 }), svg("path", { class: "cross", d: cross(5.4) })));
   }
 
   /** The replicas as a table: all that the dots say, for those who cannot point at them. */
@@ -182,7 +185,7 @@ const Plan = (() => {
     }
     listed.addEventListener("toggle", show);
     new ResizeObserver(([entry]) => {
-      const tall = entry.contentRect.width < Math.min(NARROW, layout.width * 0.9);
+      const tall = entry.contentRect.width < layout.width * LEAST_SCALE && layout.tall.width < layout.width;
       if (tall !== stands) draw(tall);
     }).observe(holder);
     return { node: [holder, key, listed], update: (news) => ((status = news), show()) };
