@@ -104,8 +104,8 @@ class Answers:
             columns = [self._series.columns(member, share) for member in members]
             for metric in metrics:
                 lines = [line(each, metric, by, points) for each in columns]
-                count = sum(len(each.x) > 0 for each in lines)
-                found.append(curve(label, metric, joined(lines, points), count, by))
+                drawn = sum(len(each.x) > 0 for each in lines)
+                found.append(curve(label, metric, joined(lines, points), drawn, by))
         return {"by": by, "curves": found}
 
     def _groups(self, runs: Sequence[str], merge: bool) -> dict[str, list[str]]:
