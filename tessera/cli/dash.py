@@ -40,8 +40,11 @@ def dash_command(arguments: list[str]) -> None:
         raise TesseraError(f"{options.folder} {what}: name a folder with runs, or train one with --run-dir")
     serving = import_server()
     place = serving.ServePlace(options.host, options.port, options.token or os.environ.get(TOKEN_VARIABLE) or None)
+    from tessera.dash.tree import is_run
+
     listening = serving.listen(place)
-    print(f"{options.folder} is shown at {serving.address(place, listening)} (Ctrl-C ends it)", flush=True)
+    run = "." if is_run(options.folder) else None
+    print(f"{options.folder} is shown at {serving.address(place, listening, run)} (Ctrl-C ends it)", flush=True)
     try:
         serving.serve(options.folder, listening, place)
     except KeyboardInterrupt:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera.dash.curves import MOST_POINTS, check_by, curve, identity, joined, line
-from tessera.dash.facts import X_COLUMNS, FactsReader, config_texts
+from tessera.dash.facts import X_COLUMNS, Facts, FactsReader, config_texts
+from tessera.dash.seeds import members_of, together
 from tessera.dash.series import AllSeries
 from tessera.dash.status import read_marks, read_spans
 from tessera.dash.tails import Opener
@@ -23,8 +24,6 @@ MOST_CURVES = 2000
 NEWEST_ROWS = 20
 """Rows of metrics that the verdict is read from."""
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
-SEED = re.compile(r"seed-(-?[0-9]{1,20})")
-"""Folder of one seed."""
 STARTING = "the run has not written anything yet"
 
 
@@ -45,33 +44,40 @@ class Answers:
 
     def _row(self, name: str) -> dict[str, Any]:
         facts = self._reader.facts(name)
-        header = facts.header()
+        header = self._header(facts)
         del header["eval_return_mean"], header["eval_interval"]
         return {"name": name, **header, "changed": facts.changed}
+
+    def _header(self, facts: Facts) -> dict[str, Any]:
+        """The header of a run; of several seeds that of all together until their summary is written."""
+        header = facts.header()
+        if facts.name == self._expected and not facts.config and not facts.status:
+            return header | {"state": "starting", "why": STARTING}
+        members = [] if facts.summary else members_of(self.tree, facts.name, facts.config)
+        return header | together([self._reader.facts(each).header() for each in members]) if members else header
 
     def run(self, name: str) -> dict[str, Any]:
         """All about one run but its curves and spans."""
         self.check(name)
         facts = self._reader.facts(name, NEWEST_ROWS)
+        members = members_of(self.tree, name, facts.config)
         return {
             "name": name,
             **self.news(name),
             "plan": self._layout(name),
             "marks": read_marks(self.tree, name),
-            "metrics": metric_names(facts.rows),
+            "metrics": metric_names(self._reader.facts(members[0], NEWEST_ROWS).rows if members else facts.rows),
             "videos": self.videos(name),
             "config": config_texts(facts.config),
             "has_trace": self.trace(name) is not None,
-            "population": self._population(name, facts.config),
+            "population": self._population(name, members),
             "payoff": None,
         }
 
     def news(self, name: str) -> dict[str, Any]:
         """What changes while a run goes on: its status, header and verdict."""
         facts = self._reader.facts(name, NEWEST_ROWS)
-        header = facts.header()
-        if name == self._expected and not facts.config and not facts.status:
-            header |= {"state": "starting", "why": STARTING}
+        header = self._header(facts)
         return {
             "status": facts.status,
             "header": header,
@@ -114,10 +120,14 @@ class Answers:
         labels: dict[str, str] = {}
         for name in dict.fromkeys(runs):
             config = self._reader.json(name, "config.json")
-            members = self._seeds(name) if "seeds" in config else []
+            members = self.members(name)
             same = identity(config) if merge and config and not members else name
             groups.setdefault(labels.setdefault(same, name), []).extend(members or [name])
         return groups
+
+    def members(self, name: str) -> list[str]:
+        """The runs in a folder of several seeds."""
+        return members_of(self.tree, name, self._reader.json(name, "config.json"))
 
     def spans(self, name: str) -> dict[str, Any] | None:
         """The newest spans of each replica."""
@@ -157,19 +167,13 @@ class Answers:
         except TesseraError:
             return None
 
-    def _seeds(self, name: str) -> list[str]:
-        """The runs of a folder of several seeds."""
-        inside = [each for each in self.tree.folders(name) if SEED.fullmatch(each)]
-        return [each if name == "." else f"{name}/{each}" for each in sorted(inside, key=lambda x: int(x[5:]))]
-
-    def _population(self, name: str, config: dict[str, Any]) -> dict[str, Any] | None:
+    def _population(self, name: str, members: Sequence[str]) -> dict[str, Any] | None:
         """The members of a folder of several seeds, and what all of them have reached together."""
-        members = self._seeds(name) if "seeds" in config else []
         if not members:
             return None
         summary = self._reader.json(name, "summary.json")
-        together = {key: number(x) for key, x in summary.items() if key.startswith("eval_return_")}
-        return {"kind": "seeds", "members": [self._member(member) for member in members], "together": together}
+        reached = {key: number(x) for key, x in summary.items() if key.startswith("eval_return_")}
+        return {"kind": "seeds", "members": [self._member(member) for member in members], "together": reached}
 
     def _member(self, name: str) -> dict[str, Any]:
         facts = self._reader.facts(name)

@@ -148,6 +148,11 @@ class Tree:
             os.close(handle)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's own, and not one with runs in it."""
+    return any((folder / name).exists() for name in RUN_ENTRIES)
+
+
 def parts_of(name: str) -> tuple[str, ...]:
     """The folders that a run's name leads through; a name that could lead elsewhere is refused."""
     if name == ".":

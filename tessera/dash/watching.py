@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tessera.dash.answers import Answers
 from tessera.dash.facts import X_COLUMNS
-from tessera.dash.status import marks_of
+from tessera.dash.status import read_marks
 from tessera.dash.tails import Tail, rows_of
 from tessera.dash.values import number
 
@@ -34,48 +34,42 @@ class RunWatch:
         answers.check(name)
         self._answers, self._tree, self._name = answers, answers.tree, name
         self._columns = (*X_COLUMNS, *metrics)
-        self._rows = Tail(answers.metrics_of(name))
-        self._marks = Tail(lambda: self._tree.open(name, "live", "marks.jsonl"))
+        self._members = answers.members(name)
+        self._rows = [Tail(answers.metrics_of(each)) for each in self._members or [name]]
         self._signs: tuple[Any, ...] = ()
-        self._last: Any = None
         self._looked = 0.0
-        self._videos = answers.videos(name)
+        self._last = {"marks": read_marks(self._tree, name), "videos": answers.videos(name)}
 
     def poll(self) -> list[News]:
         """Events since the last call."""
         files = (("metrics.jsonl",), ("live", "status.json"), ("live", "marks.jsonl"), ("videos",), ("summary.json",))
         signs = tuple(sign(self._tree.stat(self._name, *inside)) for inside in files)
+        signs += tuple(sign(self._tree.stat(each, "metrics.jsonl")) for each in self._members)
         now = time.monotonic()
         if signs == self._signs and now - self._looked < LOOK_AGAIN:
             return []
-        self._signs, self._looked = signs, now
-        return [*self._new_rows(), *self._new_marks(), *self._new_videos(), *self._news()]
+        before, self._signs, self._looked = self._signs or (None,) * len(signs), signs, now
+        found = self._new_rows()
+        if signs[2] != before[2]:
+            found += self._if_another("marks", read_marks(self._tree, self._name))
+        if signs[3] != before[3]:
+            found += self._if_another("videos", self._answers.videos(self._name))
+        return found + self._if_another("run", self._answers.news(self._name))
 
-    def _news(self) -> list[News]:
-        """Its status, if it is another one."""
-        found = self._answers.news(self._name)
-        if found == self._last:
+    def _if_another(self, event: str, data: Any) -> list[News]:
+        """What is told as a whole whenever it changes."""
+        if self._last.get(event) == data:
             return []
-        self._last = found
-        return [News("run", found)]
+        self._last[event] = data
+        return [News(event, data)]
 
     def _new_rows(self) -> list[News]:
-        rows = [row for text in self._rows.lines() for row in rows_of(text + b"\n")]
+        """New rows; of several seeds only that there are any, since each has its own."""
+        rows = [row for tail in self._rows for text in tail.lines() for row in rows_of(text + b"\n")]
         if not rows:
             return []
-        shown = [{name: number(row[name]) for name in self._columns if name in row} for row in rows[-MOST_ROWS:]]
-        return [News("rows", shown)]
-
-    def _new_marks(self) -> list[News]:
-        marks = marks_of(b"".join(line + b"\n" for line in self._marks.lines()))
-        return [News("marks", marks)] if marks else []
-
-    def _new_videos(self) -> list[News]:
-        videos = self._answers.videos(self._name)
-        if videos == self._videos:
-            return []
-        self._videos = videos
-        return [News("videos", videos)]
+        shown = [] if self._members else rows[-MOST_ROWS:]
+        return [News("rows", [{name: number(row[name]) for name in self._columns if name in row} for row in shown])]
 
 
 class RunsWatch:
@@ -85,7 +79,7 @@ class RunsWatch:
         self._answers = answers
         self._names: list[str] = []
         self._signs: list[Any] = []
-        self._last: Any = None
+        self._last: dict[str, Any] | None = None
         self._searched = 0.0
 
     def poll(self) -> list[News]:

@@ -138,7 +138,12 @@ def test_a_folder_of_seeds_is_drawn_from_its_runs(runs, answers):
         write_run(runs / "all" / f"seed-{seed}", config={"seed": seed})
     (curve,) = answers.curves(["all"], ["train_return_mean"], "env_steps", 100, False)["curves"]
     assert (curve["run"], curve["runs"], curve["y"][-1]) == ("all", 2, 10.0)
-    members = answers.run("all")["population"]["members"]
+    found = answers.run("all")
+    assert found["header"]["return_mean"] == 10.0
+    assert found["header"]["steps_per_second"] == 512.0
+    assert found["header"]["state"] == "running"
+    assert "learn/loss" in found["metrics"]
+    members = found["population"]["members"]
     assert [(m["name"], m["seed"], m["return_mean"]) for m in members] == [("all/seed-0", 0, 10), ("all/seed-1", 1, 10)]
 
 
