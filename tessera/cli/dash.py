@@ -10,8 +10,11 @@ from typing import Any
 import tyro
 
 from tessera.cli.flags import check_flags, read_flags
+from tessera.dash.places import ServePlace, address, listen
+from tessera.dash.tree import is_run
 from tessera.errors import TesseraError
 from tessera.support.extras import install_hint
+from tessera.support.files import write_text
 
 TOKEN_VARIABLE = "TESSERA_DASH_TOKEN"
 
@@ -29,6 +32,8 @@ class DashOptions:
     token: str | None = None
     """What a browser must know, of 16 characters or more; also read from TESSERA_DASH_TOKEN, where other users of this
     machine do not see it."""
+    export: Path | None = None
+    """Instead of serving, write the page of one run as this HTML file, which needs nothing else."""
 
 
 def dash_command(arguments: list[str]) -> None:
@@ -38,17 +43,35 @@ def dash_command(arguments: list[str]) -> None:
     if not options.folder.is_dir():
         what = "is a file" if options.folder.exists() else "is not there"
         raise TesseraError(f"{options.folder} {what}: name a folder with runs, or train one with --run-dir")
+    if options.export is not None:
+        export(options.folder, options.export)
+        return
     serving = import_server()
-    place = serving.ServePlace(options.host, options.port, options.token or os.environ.get(TOKEN_VARIABLE) or None)
-    from tessera.dash.tree import is_run
-
-    listening = serving.listen(place)
+    place = ServePlace(options.host, options.port, options.token or os.environ.get(TOKEN_VARIABLE) or None)
+    listening = listen(place)
     run = "." if is_run(options.folder) else None
-    print(f"{options.folder} is shown at {serving.address(place, listening, run)} (Ctrl-C ends it)", flush=True)
+    print(f"{options.folder} is shown at {address(place, listening, run)} (Ctrl-C ends it)", flush=True)
     try:
         serving.serve(options.folder, listening, place)
     except KeyboardInterrupt:
         print()
+
+
+def export(folder: Path, file: Path) -> None:
+    """Write the page of a run as one file."""
+    if not is_run(folder):
+        raise TesseraError(f"{folder} is no run: --export writes one run, so name its folder")
+    if file.suffix != ".html":
+        raise TesseraError(f"--export {file}: a page for browsers is written, so name a file that ends in .html")
+    from tessera.dash.report import report
+
+    whole = folder.resolve()
+    named = (whole.parent, whole.name) if whole.name.isprintable() and whole.name else (whole, ".")
+    try:
+        write_text(file, report(*named))
+    except OSError as error:
+        raise TesseraError(f"cannot write {file} ({error.strerror}): choose another place") from error
+    print(f"wrote {file}")
 
 
 def import_server() -> Any:

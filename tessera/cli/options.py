@@ -48,6 +48,7 @@ class WorldOptions:
 
 COMMON = (
     "env", "policy", "preset", "envs", "steps", "seed", "seeds", "run_dir", "resume", "target_return", "learning_rate",
+    "dash",
 )  # fmt: skip
 """Options that `--help` shows; `--help-all` shows the others too."""
 

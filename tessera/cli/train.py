@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -72,10 +74,20 @@ class TrainOptions:
     """Show no progress."""
 
 
+@dataclass
+class TrainFlags(TrainOptions):
+    """The same, and what is shown beside the run."""
+
+    dash: bool = False
+    """Show the run in a browser while it trains: a page on this machine, whose address is printed."""
+    dash_port: int | None = None
+    """Port of that page; default: the first free one from 8642 on."""
+
+
 def train_command(arguments: list[str]) -> None:
     """Run `tessera train`."""
     started = process_start()
-    world, options, algorithm = parse_arguments("train", arguments, TrainOptions)
+    world, options, algorithm = parse_arguments("train", arguments, TrainFlags)
     from tessera import systems
     from tessera.api import train
 
@@ -84,16 +96,26 @@ def train_command(arguments: list[str]) -> None:
     )
     if world.policy == "auto" and asks_async(arguments[0]):
         options.allow = "async"
-    train(
-        algorithm,
-        world.env,
-        policy_of(world),
-        **plan_arguments(world),
-        preset=preset_of(world, algorithm),
-        system=systems.name_in(arguments[0]),
-        started=started,
-        **{**dataclasses.asdict(options), "run_dir": folder},
-    )
+    flags = {**dataclasses.asdict(options), "run_dir": folder}
+    dash, port = flags.pop("dash"), flags.pop("dash_port")
+    with dashboard(folder, port) if dash or port is not None else nullcontext():
+        train(
+            algorithm,
+            world.env,
+            policy_of(world),
+            **plan_arguments(world),
+            preset=preset_of(world, algorithm),
+            system=systems.name_in(arguments[0]),
+            started=started,
+            **flags,
+        )
+
+
+def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[None]:
+    """A page that shows a run within a block."""
+    from tessera.dash.beside import dashboard_beside
+
+    return nullcontext() if folder is None else dashboard_beside(folder, port, partial(print, flush=True))
 
 
 def new_folder(system: str, world: WorldOptions, seed: int, seeds: int | None = None) -> Path:

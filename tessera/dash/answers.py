@@ -19,6 +19,8 @@ from tessera.dash.verdict import hints, verdict
 from tessera.errors import TesseraError
 from tessera.graph.layout import plan_layout
 
+STATIC = Path(__file__).parent / "static"
+"""Files of the page."""
 MOST_CURVES = 2000
 """Curves of one answer."""
 NEWEST_ROWS = 20

@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tessera.dash.answers import VIDEO_TYPES, Answers
+from tessera.dash.answers import STATIC, VIDEO_TYPES, Answers
 from tessera.dash.guard import AccessGuard, refusal
 from tessera.dash.tree import RequestRefused, check_part
 from tessera.dash.values import to_json
 from tessera.dash.watching import News, RunsWatch, RunWatch
 
-STATIC = Path(__file__).parent / "static"
 STATIC_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 CHUNK = 1 << 18
 POLL, POLL_RUNS = 0.5, 2.0

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from recorded_runs import row, status, write_run
 
-from tessera.dash.serve import ServePlace, listen
+from tessera.dash.places import ServePlace, listen
 from tessera.errors import TesseraError
 
 TOKEN = "a token that is long enough"
@@ -208,7 +208,7 @@ def test_a_port_that_is_taken_is_named_or_passed_over(monkeypatch):
         port = taken.getsockname()[1]
         with pytest.raises(TesseraError, match=f"--port {port} is taken"):
             listen(ServePlace(port=port))
-        monkeypatch.setattr("tessera.dash.serve.PORT", port)
+        monkeypatch.setattr("tessera.dash.places.PORT", port)
         with listen(ServePlace()) as other:
             assert port < other.getsockname()[1] < port + 20
 

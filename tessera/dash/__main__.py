@@ -1,0 +1,25 @@
+"""The dashboard beside a run: serves a socket that it inherits until the run, at the other end of a pipe, is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from tessera.dash.places import ServePlace
+from tessera.dash.serve import serve
+
+NICENESS = 10
+"""The run goes first."""
+
+
+def main() -> None:
+    """Serve ROOT, and RUN in it which may come later, on the socket of a descriptor; standard input is the pipe."""
+    root, run, descriptor = sys.argv[1:]
+    os.nice(NICENESS)
+    serve(Path(root), socket.socket(fileno=int(descriptor)), ServePlace(), run or None, sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main()
