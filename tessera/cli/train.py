@@ -76,7 +76,7 @@ class TrainOptions:
 
 @dataclass
 class TrainFlags(TrainOptions):
-    """The same, and what is shown beside the run."""
+    """How long to train, where to put the results, and what to show beside it."""
 
     dash: bool = False
     """Show the run in a browser while it trains: a page on this machine, whose address is printed."""

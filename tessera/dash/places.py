@@ -85,7 +85,7 @@ def address(place: ServePlace, listening: socket.socket, run: str | None = None)
     host = socket.gethostname() if place.host in ANYWHERE else place.host
     name = f"[{host}]" if ":" in host else host
     query = "?" + urlencode({"token": place.token}) if place.token else ""
-    shown = "#/run?" + urlencode({"name": run}) if run else ""
+    shown = "#" + urlencode({"run": run}) if run else ""
     return f"http://{name}:{listening.getsockname()[1]}/{query}{shown}"
 
 

@@ -391,7 +391,7 @@ def test_help_shows_the_flags_that_people_change_and_where_the_others_are(capsys
     shown = capsys.readouterr().out
     flags = set(re.findall(r"^\W*?(--[a-z][a-z-]+)", shown, re.MULTILINE))
     assert flags == {f"--{name.replace('_', '-')}" for name in COMMON if name != "env"}
-    assert len(flags) == 10
+    assert len(flags) == 11
     assert re.search(r"\d\d more flags: tessera train dqn --help-all", shown)
 
 

@@ -30,9 +30,9 @@ print("the run is over", flush=True)
 
 def ask(address: str) -> dict:
     """What the dashboard says of the run; nothing if nobody answers."""
-    base, _, query = address.partition("#/run?")
+    base, _, name = address.partition("#run=")
     try:
-        with urllib.request.urlopen(f"{base}api/run?{query}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{base}api/run?name={name}", timeout=10) as answer:
             return json.load(answer)
     except urllib.error.HTTPError:
         raise
@@ -73,7 +73,7 @@ def is_gone(process: int) -> bool:
 
 def test_it_shows_a_run_that_comes_later_and_ends_with_it(runs, beside, until):
     process, address, dashboard = beside()
-    assert address.endswith("#/run?name=new")
+    assert address.endswith("#run=new")
     assert until(lambda: ask(address))["header"]["state"] == "starting"
     write_run(runs / "new")
     assert ask(address)["header"]["update"] == 10
