@@ -5,12 +5,14 @@ const Curves = (() => {
   const HEIGHT = 190;
   const MARKS = { death: "--dead", restart: "--restarting", plan_change: "--accent", resume: "--accent", checkpoint: "--faint" };
   const HUES = 8;
+  const EVALUATION = "eval/return_mean";
+  const ABOUT_EVALUATION = ["eval/return_std", "eval/update"];
 
   /** The charts for the metrics that runs have: {title, metrics}, the important ones first. */
   function charts(names) {
     const has = new Set(names);
     const main = [
-      { title: "Return", metrics: ["train_return_mean", "eval/return_mean"], wide: true },
+      { title: "Return", metrics: ["train_return_mean", EVALUATION], wide: true },
       { title: "Environment steps per second", metrics: ["steps_per_second"] },
       { title: "Lag in updates", metrics: ["lag/mean", "lag/max"] },
     ];
@@ -18,8 +20,8 @@ const Curves = (() => {
     losses.sort((a, b) => rank(a) - rank(b));
     main.push(...losses.map((n) => ({ title: Format.metric(n), metrics: [n] })));
     main.push(...names.filter((n) => n.startsWith("info/")).map((n) => ({ title: Format.metric(n), metrics: [n] })));
-    const taken = new Set(main.flatMap((c) => c.metrics));
-    const rest = names.filter((n) => !taken.has(n) && n !== "episodes").map((n) => ({ title: n, metrics: [n] }));
+    const taken = new Set([...main.flatMap((c) => c.metrics), ...ABOUT_EVALUATION, "episodes"]);
+    const rest = names.filter((n) => !taken.has(n)).map((n) => ({ title: n, metrics: [n] }));
     const there = main.map((c) => ({ ...c, metrics: c.metrics.filter((m) => has.has(m)) })).filter((c) => c.metrics.length);
     return { main: there, rest };
   }
@@ -96,7 +98,7 @@ const Curves = (() => {
     function drawMarks(u) {
       const ratio = devicePixelRatio;
       for (const m of marks) {
-        if (!Object.hasOwn(MARKS, m.kind) || !Format.known(m[by])) continue;
+        if (!Object.hasOwn(MARKS, m.kind) || !Format.known(m[by]) || (m.kind === "checkpoint" && !wide)) continue;
         const x = u.valToPos(m[by], "x", true);
         if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
         u.ctx.save();
@@ -119,6 +121,17 @@ const Curves = (() => {
     }
     new ResizeObserver(() => plot && holder.clientWidth && plot.setSize({ width: holder.clientWidth, height: HEIGHT })).observe(holder);
     return { node, show, redraw, isZoomed: () => zoomed };
+  }
+
+  /** Evaluations once each, though rows repeat the newest, and how far its episodes lie apart. */
+  function evaluations(curve, all) {
+    const of = (metric) => all.find((c) => c.run === curve.run && c.metric === metric);
+    const [std, update] = ABOUT_EVALUATION.map(of);
+    if (curve.metric !== EVALUATION || curve.runs > 1 || [std, update].some((c) => c?.x.length !== curve.x.length)) return curve;
+    const first = curve.x.map((_, i) => i).filter((i) => !i || update.y[i] !== update.y[i - 1]);
+    const at = (f) => first.map(f);
+    return { ...curve, x: at((i) => curve.x[i]), y: at((i) => curve.y[i]), low: at((i) => curve.y[i] - std.y[i]),
+      high: at((i) => curve.y[i] + std.y[i]), spread: true };
   }
 
   /** Points at the same x as one: their mean, and a band around all of them. */
@@ -145,7 +158,7 @@ const Curves = (() => {
     curves.forEach((curve, k) => {
       const hue = Dom.colour(hueOf(curve, curves, runs));
       const line = { stroke: hue, width: 1.6, points: { show: curve.x.length < 2, size: 5 }, spanGaps: true };
-      if (curve.metric.startsWith("eval/")) Object.assign(line, { points: { show: true, size: 5, fill: hue } });
+      if (curve.metric === EVALUATION) Object.assign(line, { points: { show: true, size: 4, fill: hue } });
       if (dashed(curve, curves, runs)) line.dash = [5, 3];
       const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
       series.push({ label: `${curve.run} ${curve.metric}`, ...line }, edge, { ...edge });
@@ -165,6 +178,7 @@ const Curves = (() => {
   const dashed = (curve, curves, runs) => runs.length > 1 && metricsOf(curves).indexOf(curve.metric) > 0;
 
   function spread(curve) {
+    if (curve.spread) return ` ± ${Format.number((curve.high.at(-1) - curve.low.at(-1)) / 2)}`;
     return curve.runs > 1 ? ` ${Format.number(curve.low.at(-1))} to ${Format.number(curve.high.at(-1))}` : "";
   }
 
@@ -247,9 +261,11 @@ const Curves = (() => {
       try {
         const metric = shown.flatMap((c) => c.metrics);
         if (metric.length && !closed) {
+          if (metric.includes(EVALUATION)) metric.push(...ABOUT_EVALUATION);
           const answer = await Answers.ask("/api/curves", { run: runs, metric, by, points: 1000, merge: seeds ? 1 : 0 });
           if (runs.length > 1) put(key, ...legend(answer.curves, runs));
-          if (!closed) shown.forEach((c) => c.view.show(answer.curves.filter((x) => c.metrics.includes(x.metric)), marks, answer.by));
+          const curves = answer.curves.map((c) => evaluations(c, answer.curves));
+          if (!closed) shown.forEach((c) => c.view.show(curves.filter((x) => c.metrics.includes(x.metric)), marks, answer.by));
         }
       } catch (error) {
         report(error);

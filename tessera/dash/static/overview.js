@@ -54,7 +54,7 @@ const Overview = (() => {
       put(body, ...found.map(row));
       note.hidden = found.length > 0;
       put(note, runs.length ? "No run matches." : "No runs here yet. A run appears as soon as it begins.");
-      const live = runs.filter((r) => ["running", "starting", "saving", "evaluating"].includes(r.state)).length;
+      const live = runs.filter((r) => Plan.LIVE.includes(r.state)).length;
       const more = leftOut ? `, ${leftOut} more not shown` : "";
       put(words, `${runs.length} run${runs.length === 1 ? "" : "s"}${more}, ${live} of them live, in ${folder}`);
       showChosen();

@@ -2,6 +2,7 @@
 /* The plan as a picture: fragments with a dot for each replica, streams as arrows that show what flows. */
 const Plan = (() => {
   const { el, svg, put } = Dom;
+  const LIVE = ["starting", "running", "saving", "evaluating"];
   const LEAST_SCALE = 0.75;
   const CORNER = 10;
   const ARROW = 9;
@@ -54,7 +55,7 @@ const Plan = (() => {
     const label = [svg("text", { ...place, y: rows[0] }, name, dropped), ...details];
     const node = svg("g", { class: "edge" }, title, svg("path", { class: "halo", d: path }), line, flow, head, label);
 
-    function update(stream) {
+    function update(stream, live) {
       const bytes = stream?.bytes_per_second ?? 0;
       const width = 1.6 + Math.min(5, 0.8 * Math.max(0, Math.log10(Math.max(bytes, 1)) - 2.5));
       line.style.strokeWidth = `${width}px`;
@@ -63,7 +64,7 @@ const Plan = (() => {
       const hue = hot ? `color-mix(in oklab, var(--edge), var(--hot) ${hot}%)` : "";
       line.style.stroke = hue;
       head.style.fill = hue;
-      node.classList.toggle("flowing", bytes > 0);
+      node.classList.toggle("flowing", live && bytes > 0);
       flow.style.animationDuration = `${(2.4 - Math.min(1.8, 0.25 * Math.log10(bytes + 1))).toFixed(2)}s`;
       const lost = stream?.dropped ? `${Format.tick(stream.dropped)} dropped` : "";
       const parts = stream ? streamWords(stream) : edge.detail.split(" · ");
@@ -177,7 +178,7 @@ const Plan = (() => {
     function show() {
       if (!drawn) return;
       const replicas = new Map((status?.replicas ?? []).map((r) => [`${r.fragment}/${r.number}`, r]));
-      drawn.edges.forEach((e) => e.update(status?.streams?.[e.stream]));
+      drawn.edges.forEach((e) => e.update(status?.streams?.[e.stream], LIVE.includes(status?.state)));
       drawn.nodes.forEach((n, i) => n.update(replicas, status?.waited?.[drawn.layout.nodes[i].id]));
       put(key, ...legend(status?.replicas ?? []));
       listed.hidden = !status?.replicas?.length;
@@ -191,5 +192,5 @@ const Plan = (() => {
     return { node: [holder, key, listed], update: (news) => ((status = news), show()) };
   }
 
-  return { picture, dot };
+  return { picture, LIVE };
 })();

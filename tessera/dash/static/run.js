@@ -2,7 +2,6 @@
 /* One run: its header and verdict, plan, curves, timeline, videos and configuration. */
 const Run = (() => {
   const { el, put } = Dom;
-  const LIVE = ["starting", "running", "saving", "evaluating"];
   const SILENCE = 15;
   const EVERY = 2000;
 
@@ -15,11 +14,11 @@ const Run = (() => {
     const videos = el("div", { class: "videos" });
     const config = el("div", { class: "scroll" });
     const people = el("div", { class: "scroll" });
-    const trace = el("span", { class: "perfetto" });
+    const trace = el("p", { class: "perfetto soft" });
     const parts = {
       plan: Dom.section("Plan", { id: "plan" }, plan),
       curves: Dom.section("Curves", { id: "curves", tools: board.tools }, board.node),
-      timeline: Dom.section("Timeline", { id: "timeline", tools: [trace, ...timeline.tools] }, timeline.node),
+      timeline: Dom.section("Timeline", { id: "timeline", tools: timeline.tools }, timeline.node, trace),
       videos: Dom.section("Videos", { id: "videos" }, videos),
       people: Dom.section("Members", { id: "members" }, people),
       events: Dom.section("Events", { id: "events" }, events),
@@ -80,10 +79,10 @@ const Run = (() => {
 
     function showTrace(there) {
       if (Answers.isReport) return put(trace);
-      if (!there) return put(trace, el("span", { class: "soft" }, "tessera train … --trace FILE keeps all of it"));
+      if (!there) return put(trace, "Samples of a moment every few seconds. tessera train … --trace FILE keeps everything, for ui.perfetto.dev.");
       const link = el("a", { class: "button", href: Answers.address("/api/trace", { name }), download: "trace.json",
-        title: "Downloads the trace. Open ui.perfetto.dev yourself and drop the file there." }, "Download for Perfetto");
-      return put(trace, link, el("span", { class: "soft" }, " then open it at ui.perfetto.dev"));
+        title: "Downloads the trace. Open ui.perfetto.dev yourself and drop the file there." }, "Download the trace");
+      return put(trace, link, " and open it at ui.perfetto.dev: this page sends it nowhere.");
     }
 
     const load = () => Answers.ask("/api/run", { name }).then((run) => closed || show(run), report);
@@ -158,7 +157,7 @@ const Run = (() => {
     function stateWords() {
       const { state: is, why } = news.header;
       const heard = news.status?.time;
-      const silent = LIVE.includes(is) && heard && Date.now() / 1000 - heard > SILENCE && !Answers.isReport;
+      const silent = Plan.LIVE.includes(is) && heard && Date.now() / 1000 - heard > SILENCE && !Answers.isReport;
       if (silent) return ["stale", `no sign of life since ${Format.clock(heard)}`];
       if (/^no sign of life/.test(why ?? "")) return ["stale", why];
       return [is || "unknown", is || "unknown"];
@@ -182,7 +181,7 @@ const Run = (() => {
       set("Steps per second", Format.short(h.steps_per_second));
       set("Steps", Format.short(h.env_steps));
       set("Updates", Format.number(h.update), h.updates ? `of ${Format.number(h.updates)}` : "");
-      const live = LIVE.includes(h.state);
+      const live = Plan.LIVE.includes(h.state);
       put(figures["Time left"].title, live ? "Time left" : "Time");
       set("Time left", Format.duration(live ? h.time_left : h.seconds), live ? `${Format.duration(h.seconds)} so far` : "of training");
       const share = h.updates ? Math.min(1, h.update / h.updates) : 0;
@@ -193,7 +192,7 @@ const Run = (() => {
       if (found.hints) put(hints, ...found.hints.map((hint) => el("li", {}, hint)));
     }
 
-    return { node, show, tick, isLive: () => LIVE.includes(news?.header.state) };
+    return { node, show, tick, isLive: () => Plan.LIVE.includes(news?.header.state) };
   }
 
   function showConfig(node, entries) {
