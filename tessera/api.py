@@ -155,6 +155,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     engine: str | None = None,
     mesh: str | None = None,
     evaluate_every: int = 0,
+    video_every: int = 0,
     patience: int | None = None,
     min_improvement: float = 0.0,
     callbacks: Sequence[Callback] = (),
@@ -206,6 +207,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
             are cut; None: as the policy says.
         evaluate_every: updates between greedy evaluations, whose best params are kept; 0: never. Training waits for
             those in compiled environments; others are played by a process beside it.
+        video_every: updates between videos of a greedy episode, which a process beside training writes into the folder
+            `videos` of `run_dir`, the newest 20; 0: none.
         patience: stop after so many of these evaluations without improvement; None: never.
         min_improvement: what the mean return must gain to count as an improvement.
         callbacks: code of yours that is called at updates, evaluations, checkpoints and the end, and may stop the run.
@@ -240,6 +243,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         keep=keep,
         eval_episodes=eval_episodes,
         evaluate_every=evaluate_every,
+        video_every=video_every,
         patience=patience,
         min_improvement=min_improvement,
         callbacks=check_callbacks(callbacks),
@@ -253,6 +257,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         replan=replan,
     )
     options.check(steps, seeds)
+    if video_every and folder is None:
+        raise TesseraError("--video-every needs --run-dir: where should videos go?")
     if replan:
         check_replan(folder, seeds)
     use_compilation_cache()

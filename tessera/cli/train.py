@@ -48,6 +48,8 @@ class TrainOptions:
     evaluate_every: int = 0
     """Updates between greedy evaluations, whose best params are kept; 0: never. Host environments are evaluated
     alongside training."""
+    video_every: int = 0
+    """Updates between videos of a greedy episode, which a process beside training writes into RUN/videos; 0: none."""
     patience: int | None = None
     """Stop after so many evaluations of --evaluate-every without improvement."""
     min_improvement: float = 0.0

@@ -36,6 +36,14 @@ def check_name(path: Path) -> None:
         _encoder()
 
 
+def can_write(ending: str) -> bool:
+    """Whether what writes files of this ending is installed."""
+    try:
+        return ending != ".mp4" or bool(_encoder())
+    except TesseraError:
+        return False
+
+
 def write_video(path: Path, frames: Iterable[Frame], fps: float, height: int | None) -> int:
     """Write frames to a file that has its name only when it is whole: how many they were.
 

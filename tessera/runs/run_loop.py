@@ -64,6 +64,7 @@ from tessera.runs.run_engine import engine_for
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
 from tessera.runs.run_options import RunOptions
 from tessera.runs.run_summary import make_summary, summary_lines
+from tessera.runs.run_videos import RunVideos
 from tessera.runs.signals import StopSignals
 from tessera.runs.timeline import write_timeline
 from tessera.support.files import write_json
@@ -88,6 +89,7 @@ class Run:
     options: RunOptions
     evaluator: Evaluator
     evaluations: RunEvaluations = field(init=False)
+    videos: RunVideos = field(init=False)
     callbacks: RunCallbacks = field(init=False)
     early_stopping: EarlyStopping = field(init=False)
     best: BestCheckpoint = field(init=False)
@@ -121,6 +123,9 @@ class Run:
         self.evaluations = RunEvaluations(
             self.evaluator, self.options, self.config["seed"], self.target, self.updates, self.display.note
         )
+        filmed = self.evaluator.env if "opponent" in self.config else self.env
+        seed = self.config["seed"]
+        self.videos = RunVideos(self.algorithm, filmed, self.options, seed, self.folder, self.display.note)
         self.callbacks = RunCallbacks(self.options.callbacks, self.config["seed"])
         self.early_stopping = EarlyStopping(self.options.patience, self.options.min_improvement)
         self.best = BestCheckpoint(None, self.display.note, keeps=False)
@@ -172,7 +177,7 @@ class Run:
 
     def close(self) -> None:
         """Close all files, and end what runs beside training."""
-        for resource in (self.evaluations, self.writer, self.checkpoints, self.best, self.live):
+        for resource in (self.evaluations, self.videos, self.writer, self.checkpoints, self.best, self.live):
             if resource is not None:
                 resource.close()
 
@@ -310,6 +315,7 @@ class Run:
                 newest = (self.meter.updates, self.meter.env_steps, self.meter.mean_return, partial(_view, self.engine))
                 with self.live.during("evaluating"):
                     evaluated = yield from self.evaluations.after(*newest)
+                self.videos.after(self.meter.updates, partial(_view, self.engine), settled=not self.engine.pending)
                 self._report(reports, now)
                 reason = self._judge(evaluated)
                 self._tell(UpdateEvent)
@@ -332,10 +338,10 @@ class Run:
 
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
-        every, evaluation = self.evaluations.target.every, self.evaluations.updates_to_next(self.meter.updates)
-        end = self.updates - self.meter.updates
-        stand = end if evaluation is None else min(end, evaluation)
-        count = min(count, stand, every - self.meter.updates % every)
+        done, every = self.meter.updates, self.evaluations.target.every
+        wanted = (self.evaluations.updates_to_next(done), self.videos.updates_to_next(done))
+        stand = min([self.updates - done, *(updates for updates in wanted if updates is not None)])
+        count = min(count, stand, every - done % every)
         return count, 0 if saving else min(count, stand - count)
 
     def _judge(self, evaluated: Sequence[Evaluated]) -> str | None:
@@ -372,6 +378,7 @@ class Run:
         self._rebuild(found)
         yield from self._begin(found)
         self.evaluations.forget()
+        self.videos.forget()
         self.rows = [row for row in self.rows if row["update"] <= self.meter.updates]
         if self.writer is not None and self.folder is not None:
             self.writer.close()
@@ -552,8 +559,9 @@ class Run:
         yield from self._finish_pending()
         if self.checkpoints:
             self._save()
-        if self.rows and (none_came := self.evaluations.none_came()):
-            self.display.note(none_came)
+        for none_came in (self.evaluations.none_came(), self.videos.none_came()):
+            if self.rows and none_came:
+                self.display.note(none_came)
         view = _view(self.engine)
         with self.live.during("evaluating"):
             evaluation = yield from self.evaluations.final(view)

@@ -28,6 +28,7 @@ class RunOptions:
     keep: int
     eval_episodes: int
     evaluate_every: int = 0
+    video_every: int = 0
     patience: int | None = None
     min_improvement: float = 0.0
     callbacks: tuple[Callback, ...] = ()
@@ -50,7 +51,7 @@ class RunOptions:
         for name, value in {**ones, "--patience": self.patience}.items():
             if value is not None and value < 1:
                 raise TesseraError(f"{name} {value}: at least one {'step ' * (name == '--steps')}is needed")
-        for name in ("evaluate_every", "min_improvement", "restarts", "timeout", "start_timeout"):
+        for name in ("evaluate_every", "video_every", "min_improvement", "restarts", "timeout", "start_timeout"):
             if not getattr(self, name) >= 0:
                 raise TesseraError(f"--{name.replace('_', '-')} {getattr(self, name):g}: it cannot be below zero")
         if self.patience is not None and not self.evaluate_every:
@@ -59,6 +60,8 @@ class RunOptions:
             raise TesseraError(f"--trace {self.trace}: there is no folder {self.trace.absolute().parent}")
         if self.trace is not None and seeds is not None:
             raise TesseraError("--trace shows one run: leave --seeds out")
+        if self.video_every and seeds is not None:
+            raise TesseraError("--video-every films one run: leave --seeds out")
         if seeds is not None and seeds > MOST_SEEDS:
             raise TesseraError(f"--seeds {seeds}: at most {MOST_SEEDS:,} at a time")
 

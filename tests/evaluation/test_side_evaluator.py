@@ -19,7 +19,7 @@ from tessera import A2C, train
 from tessera.engines.driver import pool
 from tessera.envs import make
 from tessera.errors import TesseraError
-from tessera.evaluation import side_evaluator
+from tessera.evaluation import side_process
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluation, SideEvaluator
 from tessera.program.initial import initial_state
@@ -176,7 +176,7 @@ def test_training_does_not_wait_for_an_evaluation(monkeypatch: pytest.MonkeyPatc
 def test_an_evaluator_that_dies_too_often_is_not_started_again_and_its_error_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(side_evaluator, "MAX_DEATHS", 1)
+    monkeypatch.setattr(side_process, "MAX_DEATHS", 1)
     env = make(Broken)
     algorithm = ALGORITHM.bind(env.spec)
     notes: list[str] = []

@@ -20,7 +20,7 @@ import tessera
 from tessera.engines.base import Interrupted
 from tessera.engines.driver import pool
 from tessera.engines.serial import SerialEngine
-from tessera.evaluation import side_evaluator
+from tessera.evaluation import side_process
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.side_evaluator import SideEvaluator
 from tessera.runs.run_evaluations import RunEvaluations
@@ -114,13 +114,13 @@ def test_no_process_starts_while_training_is_far_from_the_target(monkeypatch) ->
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(side_evaluator, "start_process", never)
+    monkeypatch.setattr(side_process, "start_process", never)
     result = tessera.train(A2C, Easy, quiet=True, **{**OPTIONS, "target_return": 500.0, "steps": 2000})
     assert result.summary["stopped_early"] is False
 
 
 def test_if_the_process_always_dies_the_target_is_checked_in_place(played, waiting, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(side_evaluator, "MAX_DEATHS", 1)
+    monkeypatch.setattr(side_process, "MAX_DEATHS", 1)
     result = tessera.train(A2C, InDriverOnly, **OPTIONS)
     assert result.summary["stopped_early"] is True
     assert played == [2_000_003, 1_000_003]
@@ -128,7 +128,7 @@ def test_if_the_process_always_dies_the_target_is_checked_in_place(played, waiti
 
 
 def test_a_process_that_hangs_is_ended_and_does_not_hold_the_run_up(played, waiting, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(side_evaluator, "MAX_DEATHS", 1)
+    monkeypatch.setattr(side_process, "MAX_DEATHS", 1)
     result = tessera.train(A2C, Stuck, start_timeout=0.5, **OPTIONS)
     assert result.summary["stopped_early"] is True
     assert played == [2_000_003, 1_000_003]

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -148,10 +148,15 @@ def wait_for_any(processes: list[PooledProcess], seconds: float) -> None:
     wait([end for p in processes for end in (p.connection, p.process.sentinel)], seconds)
 
 
-def start_process(placed: Placement, cores: tuple[int, ...], main: bool = True) -> PooledProcess:
-    """A process for a replica of a fragment: an idle one, or a new one; without `main` it imports no main module."""
-    variables = sorted(process_environment(placed).items())
-    configuration = (*variables, ("cores", ",".join(map(str, cores))), ("main", str(main)))
+def start_process(
+    placed: Placement, cores: tuple[int, ...], main: bool = True, variables: Mapping[str, str] | None = None
+) -> PooledProcess:
+    """A process for a replica of a fragment: an idle one, or a new one; without `main` it imports no main module.
+
+    `variables` are environment variables besides those of a replica.
+    """
+    environment = sorted({**process_environment(placed), **(variables or {})}.items())
+    configuration = (*environment, ("cores", ",".join(map(str, cores))), ("main", str(main)))
     while _idle.get(configuration):
         process = _idle[configuration].pop()
         if process.alive():
