@@ -205,7 +205,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     flags += (
         " --seeds 4 --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
     )
-    flags += " --engine serial --evaluate-every 5 --trace t.json --timeout 9.5 --restarts 3"
+    flags += " --engine serial --evaluate-every 5 --video-every 6 --trace t.json --timeout 9.5 --restarts 3"
     flags += " --patience 3 --min-improvement 0.5 --init-from runs/x@best"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network --replan"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout --allow async --opponent greedy"
@@ -239,6 +239,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "keep": 2,
         "engine": "serial",
         "evaluate_every": 5,
+        "video_every": 6,
         "patience": 3,
         "min_improvement": 0.5,
         "init_from": "runs/x@best",
