@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,12 +173,12 @@ def test_everything_can_be_reached_with_the_keyboard(served, open_page):
 def test_curves_share_a_cursor_and_an_axis(served, open_page):
     page = open_page(f"{served}#run=impala_1")
     page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
-    page.wait_for_function("document.querySelectorAll('figure .value.soft').length >= 3")
+    page.wait_for_function("() => document.querySelectorAll('figure .value.soft').length >= 3")
     at = page.locator("figure .value.soft").all_inner_texts()
     assert len(set(at)) == 1
     page.click("text=seconds >> nth=0")
     page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
-    page.wait_for_function("document.querySelector('figure .value.soft')?.textContent.endsWith(' s')")
+    page.wait_for_function("() => document.querySelector('figure .value.soft')?.textContent.endsWith(' s')")
 
 
 def test_words_of_a_run_are_text(served, open_page):
@@ -248,3 +252,42 @@ def test_a_page_says_when_its_server_is_gone_and_comes_back(runs, dashboard, ope
     dashboard(runs, "--port", port)
     page.wait_for_selector("#connection >> text=/^connected/")
     open_page.errors[:] = [e for e in open_page.errors if "ERR_" not in e]  # the browser's own words about the server
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A run with `--dash`: its page's address, and its process."""
+    arguments = ["impala", "CartPole-v1", "--actors", "2", "--steps", "1e8", "--run-dir", str(tmp_path / "live")]
+    command = [sys.executable, "-m", "tessera", "train", *arguments, "--dash", "--dash-port", "0"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    assert process.stdout is not None
+    lines = iter(process.stdout.readline, "")
+    found = next(word for line in lines for word in line.split() if word.startswith("http://"))
+    yield found, process
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+
+def test_a_killed_actor_turns_red_and_then_works_again(live, open_page, tmp_path, until):
+    address, process = live
+    page = open_page(address)
+    page.wait_for_selector(".plan .dot.working", timeout=60_000)
+    page.wait_for_function(
+        "() => document.querySelector('.tile:nth-child(5) .figure').textContent.replace(',', '') > 0", timeout=60_000
+    )
+    status_file = tmp_path / "live" / "live" / "status.json"
+    replica = json.loads(status_file.read_text())["replicas"][1]
+    assert replica["title"] == f"{ACTORS}/1"
+    is_red = "() => document.querySelectorAll('.plan .dot')[1].matches('.dead')"
+    os.kill(replica["process"], signal.SIGKILL)
+    page.wait_for_function(is_red)
+    page.wait_for_selector("#events .mark.death")
+    page.wait_for_function(
+        "() => document.querySelectorAll('.plan .dot')[1].matches('.working, .waiting')", timeout=60_000
+    )
+    assert json.loads(status_file.read_text())["replicas"][1]["restarts"] == 1
+    assert process.poll() is None

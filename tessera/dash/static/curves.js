@@ -13,7 +13,7 @@ const Curves = (() => {
     const has = new Set(names);
     const main = [
       { title: "Return", metrics: ["train_return_mean", EVALUATION], wide: true },
-      { title: "Environment steps per second", metrics: ["steps_per_second"] },
+      { title: "Steps per second", metrics: ["steps_per_second"] },
       { title: "Lag in updates", metrics: ["lag/mean", "lag/max"] },
     ];
     const losses = names.filter((n) => n.startsWith("learn/"));
@@ -61,7 +61,7 @@ const Curves = (() => {
       zoomed = false;
       const width = holder.clientWidth || 400;
       plot = new uPlot({ width, height: HEIGHT, series, bands, legend: { show: false }, padding: [8, 18, 0, 0],
-        axes: axes(by), scales: { x: { time: false } }, cursor: cursorOf(sync), select: { show: true },
+        axes: axes(by), scales: { x: { time: false }, y: { range } }, cursor: cursorOf(sync), select: { show: true },
         hooks: { draw: [drawMarks], setCursor: [showValues], setScale: [noteZoom] } }, data, holder);
     }
 
@@ -193,6 +193,12 @@ const Curves = (() => {
     const shown = runs.map((run) => curves.find((c) => c.run === run && c.x.length)).filter(Boolean);
     return shown.map((c) => el("span", { class: "key" }, swatch(hueOf(c, curves, runs), false),
       ` ${c.run}${c.runs > 1 ? ` and its other seeds (${c.runs} runs, interquartile mean, 95 % interval)` : ""}`));
+  }
+
+  /** What the vertical axis covers; of values that are all the same, a little around them. */
+  function range(u, low, high) {
+    if (low !== high || low === null) return uPlot.rangeNum(low, high, 0.1, true);
+    return low === 0 ? [0, 1] : [low - Math.abs(low) / 10, low + Math.abs(low) / 10];
   }
 
   function axes(by) {

@@ -57,9 +57,9 @@ const Plan = (() => {
 
     function update(stream, live) {
       const bytes = stream?.bytes_per_second ?? 0;
-      const width = 1.6 + Math.min(5, 0.8 * Math.max(0, Math.log10(Math.max(bytes, 1)) - 2.5));
+      const width = 1.4 + Math.min(4, 0.55 * Math.max(0, Math.log10(Math.max(bytes, 1)) - 2.5));
       line.style.strokeWidth = `${width}px`;
-      flow.style.strokeWidth = `${Math.max(2, width * 0.7)}px`;
+      flow.style.strokeWidth = `${Math.max(1.6, width * 0.7)}px`;
       const hot = Format.known(stream?.fill) ? Math.round(100 * Math.min(1, Math.max(0, stream.fill))) : 0;
       const hue = hot ? `color-mix(in oklab, var(--edge), var(--hot) ${hot}%)` : "";
       line.style.stroke = hue;
