@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 from tessera.dash.columns import Columns
 from tessera.dash.tails import Opener, Place, rows_of
@@ -14,6 +15,8 @@ CHUNK = 1 << 21
 """Bytes that are read at a time."""
 SMALLEST_BLOCK, LARGEST_BLOCK = 1 << 13, 1 << 16
 """Bytes of one block of a file that is too large to be read whole."""
+ENOUGH = 1000
+"""Rows that are worth being added to columns."""
 WHOLE = 32 << 20
 """Bytes that are read of one file at most; when curves of many are asked for, they share twice as many."""
 MOST_BYTES = 100 << 20
@@ -59,10 +62,13 @@ class Series:
             block = min(max(budget // 512, SMALLEST_BLOCK), LARGEST_BLOCK)
             count = max(1, budget // block)
             spacing = (size - begin - block) / count
+            rows: list[dict[str, Any]] = []
             for k in range(count):
                 at = begin + int(k * spacing)
-                rows = list(rows_of(os.pread(descriptor, block, at), at > 0))
-                self.columns.extend(rows, spacing / block)
+                rows += rows_of(os.pread(descriptor, block, at), at > 0)
+                if len(rows) >= ENOUGH or k == count - 1:
+                    self.columns.extend(rows, spacing / block)
+                    rows = []
             begin = size - block
             self._append(descriptor, begin, True)
         else:

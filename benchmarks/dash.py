@@ -1,0 +1,272 @@
+"""What the dashboard takes: time and memory for many and for huge runs, and CPU time beside a run.
+
+    python benchmarks/dash.py large                    # 200 runs of 20,000 rows, and one of 1 GB; 5 GB of disk
+    python benchmarks/dash.py beside --rounds 20       # a run without it, with it, and while it is read
+
+CPU-seconds are those of the run's processes and of the dashboard, per update, once both have started. A round measures
+each case once, in turn; the interval is that of the mean log ratio to the run without a dashboard, at 95 %.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import math
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import tessera
+from tessera.dash.beside import dashboard_beside
+from tessera.engines.driver.pool import keep_processes
+from tessera.support.load import core_times
+
+SECONDS, SETTLING = 8.0, 3.0
+"""How long a run is measured, and how long it has gone on before that."""
+CASES = ("without", "idle", "stream", "page")
+METRICS = ("train_return_mean", "steps_per_second", "lag/mean", "lag/max", "learn/loss", "learn/policy_loss",
+           "learn/value_loss", "learn/entropy", "learn/gradient_norm")  # fmt: skip
+FLOW = ("messages", "lag_mean", "lag_max", "bytes", "fill", "waits", "wait_seconds", "dropped")
+STREAMS = [f"stream/{name}/{what}" for name in ("experience", "params") for what in FLOW]
+
+
+def rows(count: int, seed: int) -> Iterator[str]:
+    """Rows as wide as those of IMPALA."""
+    draw = random.Random(seed)
+    for k in range(1, count + 1):
+        row = {"update": k, "env_steps": 128 * k, "episodes": k, "seconds": 0.5 * k, "restarts": 0, "lost_rows": 0}
+        yield json.dumps(row | {name: draw.gauss(100, 10) for name in (*METRICS, "train_length_mean", *STREAMS)}) + "\n"
+
+
+def write_runs(root: Path, count: int, length: int) -> None:
+    """Make run folders that differ in their seed."""
+    text = "".join(rows(length, 0))
+    for seed in range(count):
+        folder = root / f"run-{seed:03d}"
+        folder.mkdir(parents=True)
+        config = {"algorithm": {"name": "impala"}, "env": "CartPole-v1", "policy": "fused", "engine": "local"}
+        (folder / "config.json").write_text(json.dumps({**config, "seed": seed, "steps": 128 * length}))
+        (folder / "metrics.jsonl").write_text(text)
+
+
+def write_huge(folder: Path, size: int) -> None:
+    """Make a run with so many bytes of metrics."""
+    folder.mkdir(parents=True)
+    text = "".join(rows(20_000, 1))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for _ in range(math.ceil(size / len(text))):
+            file.write(text)
+
+
+class Dashboard:
+    """`tessera dash` on a folder."""
+
+    def __init__(self, root: Path) -> None:
+        command = [sys.executable, "-m", "tessera", "dash", str(root), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = next(word for word in self.process.stdout.readline().split() if word.startswith("http"))
+
+    def time(self, path: str, **query: Any) -> tuple[float, int]:
+        """Seconds until the whole answer is there, and its bytes."""
+        begun = time.perf_counter()
+        body = ask(self.address, f"{path}?{urlencode(query, doseq=True)}")
+        return time.perf_counter() - begun, len(body)
+
+    def memory(self) -> float:
+        """The most megabytes that it has held."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def ask(address: str, path: str) -> bytes:
+    """What the dashboard answers."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    connection.close()
+    return body
+
+
+def large(options: argparse.Namespace) -> None:
+    """Time the overview of many runs, their curves, and those of a huge one."""
+    root = Path(tempfile.mkdtemp(prefix="dash", dir=options.folder))
+    try:
+        write_runs(root / "many", options.runs, options.rows)
+        write_huge(root / "huge" / "run", options.bytes)
+        many = Dashboard(root / "many")
+        names = [f"run-{k:03d}" for k in range(options.runs)]
+        questions: dict[str, tuple[str, dict[str, Any]]] = {
+            "overview": ("/api/runs", {}),
+            "overview again": ("/api/runs", {}),
+            "one run": ("/api/run", {"name": names[0]}),
+            "its curves": ("/api/curves", {"run": names[0], "metric": METRICS}),
+            "its curves again": ("/api/curves", {"run": names[0], "metric": METRICS}),
+            "a curve of all runs": ("/api/curves", {"run": names, "metric": METRICS[0]}),
+            "again, joined over seeds": ("/api/curves", {"run": names, "metric": METRICS[0], "merge": 1}),
+        }
+        measure_questions(f"{options.runs} runs of {options.rows:,} rows", many, questions)
+        huge = Dashboard(root / "huge")
+        size = (root / "huge" / "run" / "metrics.jsonl").stat().st_size
+        curves = ("/api/curves", {"run": "run", "metric": METRICS})
+        asked = {"overview": ("/api/runs", {}), "its curves": curves, "its curves again": curves}
+        measure_questions(f"one run of {size / 1e9:.2f} GB", huge, asked)
+    finally:
+        shutil.rmtree(root)
+
+
+def measure_questions(title: str, served: Dashboard, questions: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    """Ask each question in turn, and print what it took."""
+    print(title)
+    for words, (path, query) in questions.items():
+        seconds, size = served.time(path, **query)
+        print(f"  {words}: {seconds:.3f} s, {size / 1e3:,.0f} kB; memory so far {served.memory():.0f} MB", flush=True)
+    served.stop()
+
+
+class Cores(tessera.Callback):
+    """Takes the CPU-seconds of this process and all that it has started, but for those that `others` gives."""
+
+    def __init__(self, others: "Reader") -> None:
+        self._others = others
+        self._first: tuple[int, float] | None = None
+        self.per_update = math.nan
+
+    def on_update(self, event: tessera.UpdateEvent) -> None:
+        """Begin once programs are compiled, and end the run when it has been measured."""
+        seconds = event.metrics["seconds"]
+        if seconds < SETTLING:
+            return
+        times = core_times()
+        assert times is not None
+        used = times.own - self._others.used()
+        if self._first is None:
+            self._first, self._until = (event.update, used), seconds + SECONDS
+        elif seconds >= self._until:
+            self.per_update = (used - self._first[1]) / (event.update - self._first[0])
+            event.stop("measured")
+
+
+class Reader:
+    """A process that reads a dashboard as a browser does: its events, and as a page also curves and spans."""
+
+    def __init__(self, address: str, case: str) -> None:
+        self._process = None
+        if case in ("stream", "page"):
+            self._process = subprocess.Popen([sys.executable, __file__, "read", address, case])
+
+    def used(self) -> float:
+        """CPU-seconds so far, which are not the dashboard's."""
+        if self._process is None:
+            return 0.0
+        facts = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(facts[11]) + int(facts[12])) / 100
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def read(options: argparse.Namespace) -> None:
+    """Read a dashboard until somebody ends this."""
+    base, _, name = options.address.partition("#run=")
+    query = urlencode({"name": name})
+    if options.case == "page":
+        threading.Thread(target=ask_again, args=(base, name), daemon=True).start()
+    connection = http.client.HTTPConnection(urlsplit(base).netloc)
+    connection.request("GET", f"/api/events?{query}")
+    for _ in connection.getresponse():
+        pass
+
+
+def ask_again(base: str, name: str) -> None:
+    """Ask for curves and spans every two seconds."""
+    curves = urlencode({"run": name, "metric": METRICS, "by": "env_steps", "points": 1000}, doseq=True)
+    while True:
+        ask(base, f"/api/curves?{curves}")
+        ask(base, f"/api/spans?{urlencode({'name': name})}")
+        time.sleep(2)
+
+
+def cost(case: str) -> float:
+    """CPU-seconds of one update."""
+    said: list[str] = []
+    with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
+        folder = Path(root) / "run"
+        if case != "without":
+            stack.enter_context(dashboard_beside(folder, None, said.append))
+        reader = Reader(said[0].split()[-1] if said else "", case)
+        stack.callback(reader.stop)
+        cores = Cores(reader)
+        tessera.train(
+            tessera.IMPALA(), "CartPole-v1", "single_learner_coarse:actors=2,mode=async", steps=1 << 30, run_dir=folder,
+            callbacks=[cores], quiet=True, checkpoint_every=1e6, eval_episodes=1,
+        )  # fmt: skip
+    assert len(said) <= 1, said
+    return cores.per_update
+
+
+def beside(options: argparse.Namespace) -> None:
+    """Measure each case in every round."""
+    found: dict[str, list[float]] = {case: [] for case in CASES}
+    with keep_processes():
+        for number in range(options.rounds):
+            for case in rotated(number):
+                found[case].append(cost(case))
+            print(json.dumps({case: costs[-1] for case, costs in found.items()}), file=sys.stderr, flush=True)
+    base = found.pop("without")
+    print(f"without: {statistics.median(base) * 1e3:.4g} ms of CPU time per update, {len(base)} rounds")
+    for case, costs in found.items():
+        ratios = [math.log(b / a) for a, b in zip(base, costs, strict=True)]
+        mean, spread = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+        low, high = (math.exp(mean + k * 1.96 * spread) for k in (-1, 1))
+        median = math.exp(statistics.median(ratios))
+        print(f"{case}: {math.exp(mean):.4f} times ({low:.4f} to {high:.4f}); median {median:.4f}")
+
+
+def rotated(number: int) -> tuple[str, ...]:
+    """The cases in another order each round."""
+    k = number % len(CASES)
+    return (*CASES[k:], *CASES[:k])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_large = commands.add_parser("large")
+    of_large.add_argument("--runs", type=int, default=200)
+    of_large.add_argument("--rows", type=int, default=20_000)
+    of_large.add_argument("--bytes", type=float, default=1e9)
+    of_large.add_argument(
+        "--folder", type=Path, default=None, help="where to write them; default: the temporary folder"
+    )
+    of_large.set_defaults(run=large)
+    of_beside = commands.add_parser("beside")
+    of_beside.add_argument("--rounds", type=int, default=20)
+    of_beside.set_defaults(run=beside)
+    of_reading = commands.add_parser("read")
+    of_reading.add_argument("address")
+    of_reading.add_argument("case")
+    of_reading.set_defaults(run=read)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
