@@ -4,7 +4,8 @@
     python benchmarks/dash.py beside --rounds 20       # a run without it, with it, and while it is read
 
 CPU-seconds are those of the run's processes and of the dashboard, per update, once both have started. A round measures
-each case once, in turn; the interval is that of the mean log ratio to the run without a dashboard, at 95 %.
+each case once, in turn; the interval is that of the mean log ratio to the run without a dashboard, at 95 %. What the
+dashboard's own process takes is also measured by itself, which is exact where ratios are lost in noise.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import contextlib
 import http.client
 import json
 import math
+import os
 import random
 import shutil
 import statistics
@@ -139,48 +141,37 @@ def measure_questions(title: str, served: Dashboard, questions: dict[str, tuple[
 
 
 class Cores(tessera.Callback):
-    """Takes the CPU-seconds of this process and all that it has started, but for those that `others` gives."""
+    """Takes the CPU-seconds of this process and all that it has started, but for a reader's; apart, the dashboard's."""
 
-    def __init__(self, others: "Reader") -> None:
-        self._others = others
-        self._first: tuple[int, float] | None = None
-        self.per_update = math.nan
+    def __init__(self, reader: subprocess.Popen[bytes] | None, dashboard: int | None) -> None:
+        self._reader = None if reader is None else reader.pid
+        self._dashboard = dashboard
+        self._first: tuple[int, float, float] | None = None
+        self.per_update = self.share = math.nan
 
     def on_update(self, event: tessera.UpdateEvent) -> None:
         """Begin once programs are compiled, and end the run when it has been measured."""
         seconds = event.metrics["seconds"]
-        if seconds < SETTLING:
+        if seconds < SETTLING or (self._first is not None and seconds < self._until):
             return
         times = core_times()
         assert times is not None
-        used = times.own - self._others.used()
+        dashboard = used(self._dashboard)
+        now = event.update, times.own - used(self._reader), dashboard
         if self._first is None:
-            self._first, self._until = (event.update, used), seconds + SECONDS
-        elif seconds >= self._until:
-            self.per_update = (used - self._first[1]) / (event.update - self._first[0])
-            event.stop("measured")
+            self._first, self._until = now, seconds + SECONDS
+            return
+        updates, all_of_them, of_dashboard = (after - before for before, after in zip(self._first, now, strict=True))
+        self.per_update, self.share = all_of_them / updates, of_dashboard / (all_of_them - of_dashboard)
+        event.stop("measured")
 
 
-class Reader:
-    """A process that reads a dashboard as a browser does: its events, and as a page also curves and spans."""
-
-    def __init__(self, address: str, case: str) -> None:
-        self._process = None
-        if case in ("stream", "page"):
-            self._process = subprocess.Popen([sys.executable, __file__, "read", address, case])
-
-    def used(self) -> float:
-        """CPU-seconds so far, which are not the dashboard's."""
-        if self._process is None:
-            return 0.0
-        facts = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(facts[11]) + int(facts[12])) / 100
-
-    def stop(self) -> None:
-        """End it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+def used(process: int | None) -> float:
+    """CPU-seconds of a process so far."""
+    if process is None:
+        return 0.0
+    facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read(options: argparse.Namespace) -> None:
@@ -204,40 +195,46 @@ def ask_again(base: str, name: str) -> None:
         time.sleep(2)
 
 
-def cost(case: str) -> float:
-    """CPU-seconds of one update."""
+def cost(case: str) -> tuple[float, float]:
+    """CPU-seconds of one update, and how many the dashboard takes for each of the run's."""
     said: list[str] = []
     with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
         folder = Path(root) / "run"
+        dashboard = reader = None
         if case != "without":
-            stack.enter_context(dashboard_beside(folder, None, said.append))
-        reader = Reader(said[0].split()[-1] if said else "", case)
-        stack.callback(reader.stop)
-        cores = Cores(reader)
+            dashboard = stack.enter_context(dashboard_beside(folder, None, said.append))
+        if case in ("stream", "page"):
+            reader = subprocess.Popen([sys.executable, __file__, "read", said[0].split()[-1], case])
+            stack.callback(reader.wait)
+            stack.callback(reader.kill)
+        cores = Cores(reader, dashboard)
         tessera.train(
             tessera.IMPALA(), "CartPole-v1", "single_learner_coarse:actors=2,mode=async", steps=1 << 30, run_dir=folder,
             callbacks=[cores], quiet=True, checkpoint_every=1e6, eval_episodes=1,
         )  # fmt: skip
     assert len(said) <= 1, said
-    return cores.per_update
+    return cores.per_update, cores.share
 
 
 def beside(options: argparse.Namespace) -> None:
     """Measure each case in every round."""
-    found: dict[str, list[float]] = {case: [] for case in CASES}
+    found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     with keep_processes():
         for number in range(options.rounds):
             for case in rotated(number):
                 found[case].append(cost(case))
             print(json.dumps({case: costs[-1] for case, costs in found.items()}), file=sys.stderr, flush=True)
-    base = found.pop("without")
+    base = [per_update for per_update, _ in found.pop("without")]
     print(f"without: {statistics.median(base) * 1e3:.4g} ms of CPU time per update, {len(base)} rounds")
     for case, costs in found.items():
-        ratios = [math.log(b / a) for a, b in zip(base, costs, strict=True)]
-        mean, spread = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
-        low, high = (math.exp(mean + k * 1.96 * spread) for k in (-1, 1))
-        median = math.exp(statistics.median(ratios))
-        print(f"{case}: {math.exp(mean):.4f} times ({low:.4f} to {high:.4f}); median {median:.4f}")
+        ratios = [math.log(b / a) for a, (b, _) in zip(base, costs, strict=True)]
+        mean, half = statistics.mean(ratios), 1.96 * statistics.stdev(ratios) / math.sqrt(len(ratios))
+        low, high = math.exp(mean - half), math.exp(mean + half)
+        shares = [share for _, share in costs]
+        print(
+            f"{case}: {math.exp(mean):.4f} times ({low:.4f} to {high:.4f}); the dashboard itself takes "
+            f"{statistics.mean(shares):.3%} of what the run takes, at most {max(shares):.3%}"
+        )
 
 
 def rotated(number: int) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def train_command(arguments: list[str]) -> None:
         )
 
 
-def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[None]:
+def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[int | None]:
     """A page that shows a run within a block."""
     from tessera.dash.beside import dashboard_beside
 

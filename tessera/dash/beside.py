@@ -20,19 +20,19 @@ PATIENCE = 3.0
 
 
 @contextmanager
-def dashboard_beside(folder: Path, port: int | None, note: Callable[[str], None]) -> Iterator[None]:
-    """Show the runs beside `folder`, and first the one that will be there, within this block."""
+def dashboard_beside(folder: Path, port: int | None, note: Callable[[str], None]) -> Iterator[int | None]:
+    """Show the runs beside `folder`, and first the one that will be there, within this block; yields the process."""
     try:
         process = start(folder, port, note)
     except (TesseraError, OSError) as error:
         note(f"no dashboard: {error}")
-        yield
+        yield None
         return
     ending = threading.Event()
     watch = threading.Thread(target=tell_of_end, args=(process, ending, note), daemon=True)
     watch.start()
     try:
-        yield
+        yield process.pid
     finally:
         ending.set()
         assert process.stdin is not None

@@ -29,6 +29,7 @@ REPLICA = {
     "number": whole,
     "state": text,
     "stream": text,
+    "sending": lambda value: value is True,
     "updates": whole,
     "restarts": whole,
     "process": number,
