@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests share compiled programs between processes and between runs.
 TEST := TESSERA_CACHE=$(CURDIR)/.jax_cache JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 
-.PHONY: train test test-slow test-browser check bench dash-assets clean
+.PHONY: train test test-slow test-browser test-wheel check bench dash-assets clean
 
 train: $(VENV)/.core
 	$(BIN)/tessera train ppo gymnax:CartPole-v1 --seed 1 --target-return 475
@@ -22,6 +22,14 @@ test-browser: $(VENV)/.dev
 	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install --yes --quiet chromium || \
 		{ echo "no Chromium here: install one (on Debian: apt-get install chromium, as root), then try again"; exit 1; }
 	$(TEST) tests/dash/test_browser.py
+
+# The built wheel in a virtual environment of its own, without the repository.
+test-wheel:
+	rm -rf .venv-wheel build/wheel && mkdir -p build/wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	.venv-wheel/bin/python -m pip install --quiet --constraint requirements/dev.txt "$$(ls build/wheel/*.whl)[dash]"
+	cd build/wheel && ../../.venv-wheel/bin/python -I ../../tests/installed.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
