@@ -17,9 +17,18 @@ class PlotOptions:
     """Draw learning curves of runs."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
+    """Run directories; one with several seeds is one curve."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
-    """Picture to write."""
+    """Picture to write: .png, .svg or .pdf."""
+    metric: str | None = None
+    """Metric to draw, such as loss or eval/return_mean; default: returns of training, or of evaluations against an
+    opponent."""
+    by: str = "steps"
+    """What it is drawn over: steps, seconds or updates."""
+    smooth: int = 1
+    """Neighbouring rows whose mean is drawn."""
+    merge_seeds: bool = False
+    """Draw runs that differ in their seed only as one curve: the interquartile mean with its 95 % band."""
 
 
 def plot_command(arguments: list[str]) -> None:
@@ -28,7 +37,8 @@ def plot_command(arguments: list[str]) -> None:
     options = read_flags(PlotOptions, arguments, "tessera plot")
     if not options.runs:
         raise TesseraError("nothing to plot: name one or more run directories")
-    from tessera.runs.curves import plot
+    from tessera.runs.curves import Look, plot
 
-    plot(list(options.runs), options.output)
+    look = Look(options.metric, options.by, options.smooth, options.merge_seeds)
+    plot(list(options.runs), options.output, look=look)
     print(f"wrote {options.output}")

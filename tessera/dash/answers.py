@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tessera.dash.curves import MOST_POINTS, check_by, curve, identity, joined, line
+from tessera.dash.curves import MOST_POINTS, check_by, curve, line
 from tessera.dash.facts import X_COLUMNS, Facts, FactsReader, config_texts
 from tessera.dash.seeds import members_of, together
 from tessera.dash.series import AllSeries
@@ -18,6 +18,7 @@ from tessera.dash.values import number, plain
 from tessera.dash.verdict import hints, verdict
 from tessera.errors import TesseraError
 from tessera.graph.layout import plan_layout
+from tessera.runs.joined_curves import identity, joined
 
 STATIC = Path(__file__).parent / "static"
 """Files of the page."""

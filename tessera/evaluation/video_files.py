@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from tessera.envs.drawing.shapes import Frame, Picture
 from tessera.envs.drawing.svg import animated
 from tessera.errors import TesseraError
 from tessera.support.extras import install_hint
+from tessera.support.files import replaced_file
 
 GIF_FASTEST = 50
 """Frames of a second that viewers of gif show; they slow down what is faster."""
@@ -50,16 +49,12 @@ def write_video(path: Path, frames: Iterable[Frame], fps: float, height: int | N
     Pixels are scaled to so many rows; by default they stay as they are, and shapes get as many as is usual.
     """
     counted = _Counted(frames)
-    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix.lower()}")
     try:
-        WRITERS[path.suffix.lower()](draft, counted, fps, height)
-        os.replace(draft, path)
+        with replaced_file(path) as draft:
+            WRITERS[path.suffix.lower()](draft, counted, fps, height)
     except OSError as error:
         reason = error.strerror or str(error).strip().partition("\n")[0]
         raise TesseraError(f"{path} cannot be written ({reason}): choose another place") from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
     return counted.count
 
 

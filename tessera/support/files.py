@@ -49,6 +49,18 @@ def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
             os.fsync(folder)
 
 
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """A hidden name beside a file, of the same ending, to write what gets the file's own name once it is whole."""
+    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
 def open_to_append(path: Path) -> int:
     """Open a plain file for appending: its descriptor. A link, symbolic or hard, is refused."""
     with _opened_folder(path.parent) as folder:

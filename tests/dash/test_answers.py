@@ -13,9 +13,9 @@ import pytest
 from recorded_runs import ACTORS, CONFIG, LEARNER, row, status, write_run
 
 from tessera.dash.answers import Answers
-from tessera.dash.curves import Line, joined
 from tessera.dash.tree import RequestRefused
 from tessera.dash.values import to_json
+from tessera.runs.joined_curves import Line, joined
 
 
 def test_runs_are_found_at_any_depth(runs, answers):
