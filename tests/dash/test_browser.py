@@ -23,6 +23,7 @@ from tessera.graph.plan import Needs, make_plan
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `make test-browser` installs one")
 NEEDS = Needs("impala", "cartpole", device_env=False, batch=None, priorities=False, absorbs=False)
+GIF = bytes.fromhex("47494638396101000100800000ffffff00000021f90401000000002c00000000010001000002024401003b")
 HOSTILE = '<img src=x onerror="document.title=1">'
 
 
@@ -252,6 +253,38 @@ def test_a_page_says_when_its_server_is_gone_and_comes_back(runs, dashboard, ope
     dashboard(runs, "--port", port)
     page.wait_for_selector("#connection >> text=/^connected/")
     open_page.errors[:] = [e for e in open_page.errors if "ERR_" not in e]  # the browser's own words about the server
+
+
+def test_a_report_is_the_same_page_without_a_server(tmp_path, open_page):
+    from tessera.dash.report import report
+
+    write_all(tmp_path, "mine")
+    (tmp_path / "mine.html").write_text(report(tmp_path, "mine"))
+    page = open_page((tmp_path / "mine.html").as_uri())
+    page.wait_for_selector("figure[aria-label=Return] .value b >> text=40")
+    assert page.locator("#connection").inner_text() == "saved report"
+    assert page.locator(".plan .dot.working").count() == 2
+    assert page.locator("#timeline canvas").is_visible()
+    assert HOSTILE in page.locator("#events").inner_text()
+    page.click("text=seconds >> nth=0")
+    page.wait_for_selector("figure[aria-label=Return] canvas")
+
+
+def test_members_and_videos_are_shown_where_there_are_any(runs, dashboard, open_page):
+    write_all(runs, "several", seeds=2)
+    for seed in (0, 1):
+        write_all(runs, f"several/seed-{seed}", seed=seed)
+    (runs / "several" / "videos").mkdir()
+    for file in ("update_000010.mp4", "update_000020.gif"):
+        (runs / "several" / "videos" / file).write_bytes(GIF)
+    page = open_page(f"{dashboard(runs, '--port', 0).address}#run=several")
+    page.wait_for_selector(".videos img")
+    captions = page.locator(".videos figcaption").all_inner_texts()
+    assert [words.split(" · ")[0] for words in captions] == ["after update 20", "after update 10"]
+    assert page.locator(".videos img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
+    page.click("#members >> text=several/seed-1")
+    page.wait_for_selector("h1 >> text=several/seed-1")
+    assert page.locator("#members").is_hidden()
 
 
 @pytest.fixture

@@ -257,6 +257,10 @@ const Curves = (() => {
       for (const c of other) c.view.node.hidden = !c.title.includes(filter.value.trim().toLowerCase());
     }
 
+    /** The curves of a chart, in the order of its metrics and of the runs. */
+    const ofChart = (c, curves) =>
+      c.metrics.flatMap((metric) => runs.flatMap((run) => curves.filter((x) => x.metric === metric && x.run === run)));
+
     async function refresh() {
       if (busy) {
         again = true;
@@ -271,7 +275,7 @@ const Curves = (() => {
           const answer = await Answers.ask("/api/curves", { run: runs, metric, by, points: 1000, merge: seeds ? 1 : 0 });
           if (runs.length > 1) put(key, ...legend(answer.curves, runs));
           const curves = answer.curves.map((c) => evaluations(c, answer.curves));
-          if (!closed) shown.forEach((c) => c.view.show(curves.filter((x) => c.metrics.includes(x.metric)), marks, answer.by));
+          if (!closed) shown.forEach((c) => c.view.show(ofChart(c, curves), marks, answer.by));
         }
       } catch (error) {
         report(error);

@@ -25,6 +25,7 @@ const Run = (() => {
       config: Dom.section("Configuration", { id: "config" }, config),
     };
     const node = el("div", {}, head.node, Object.values(parts));
+    parts.timeline.hidden = true;
     let [picture, marks, known, metrics, timer, closed] = [null, [], "", [], 0, false];
 
     function showNews(news) {
@@ -87,12 +88,17 @@ const Run = (() => {
 
     const load = () => Answers.ask("/api/run", { name }).then((run) => closed || show(run), report);
 
-    /** Spans and curves, as often as they change, while somebody looks. */
+    function showSpans(spans) {
+      parts.timeline.hidden = !spans?.replicas?.some((r) => r.spans.length);
+      timeline.show(spans);
+    }
+
+    /** Spans, as often as they change, while somebody looks. */
     async function follow() {
       clearTimeout(timer);
       if (!document.hidden && !closed) {
         const began = performance.now();
-        await Answers.ask("/api/spans", { name }).then(timeline.show, () => {});
+        await Answers.ask("/api/spans", { name }).then(showSpans, () => {});
         if (head.isLive()) timer = setTimeout(follow, Math.max(EVERY, 5 * (performance.now() - began)));
       } else if (!closed) {
         timer = setTimeout(follow, EVERY);
@@ -208,11 +214,12 @@ const Run = (() => {
   function showPeople(node, { population }) {
     if (!population?.members?.length) return false;
     const keys = Object.keys(population.members[0]).filter((key) => key !== "name");
+    const isNumber = (key) => population.members.some((m) => typeof m[key] === "number");
     const cell = (x) => (typeof x === "number" ? Format.number(x) : String(x ?? Format.NONE));
     const row = (m) => el("tr", {}, el("th", { scope: "row" }, el("a", { href: Overview.address(m.name) }, m.name)),
-      keys.map((key) => el("td", { class: typeof m[key] === "number" ? "number" : null }, cell(m[key]))));
-    const heads = ["Member", ...keys.map((k) => k.replaceAll("_", " "))];
-    put(node, el("table", {}, el("thead", {}, el("tr", {}, heads.map((h) => el("th", { scope: "col" }, h)))),
+      keys.map((key) => el("td", { class: isNumber(key) ? "number" : null }, cell(m[key]))));
+    const heads = keys.map((key) => el("th", { scope: "col", class: isNumber(key) ? "number" : null }, key.replaceAll("_", " ")));
+    put(node, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Member"), heads)),
       el("tbody", {}, population.members.map(row))));
     return true;
   }
