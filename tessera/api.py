@@ -256,7 +256,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         trust_network=trust_network,
         replan=replan,
     )
-    options.check(steps, seeds)
+    options.check(steps, seeds, folder)
     if video_every and folder is None:
         raise TesseraError("--video-every needs --run-dir: where should videos go?")
     if replan:

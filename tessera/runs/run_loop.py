@@ -145,6 +145,7 @@ class Run:
         for hint in hints_for(self.algorithm, self.env, self.plan, self.config["steps"], self.updates):
             self.display.note(hint)
         if self.options.trace is not None:
+            self.options.trace.absolute().parent.mkdir(parents=True, exist_ok=True)  # the run's own folder
             clear_traces(self.options.trace)
         self.engine = self._make_engine(self.plan)
         signals = StopSignals(lambda: self.engine.abandon())

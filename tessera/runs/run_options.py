@@ -45,8 +45,8 @@ class RunOptions:
     members: int = 1
     """Runs that advance as one program with this one: while one of them saves, all wait."""
 
-    def check(self, steps: int, seeds: int | None) -> None:
-        """Refuse numbers, by the names of their flags, that make no sense."""
+    def check(self, steps: int, seeds: int | None, folder: Path | None) -> None:
+        """Refuse numbers, by the names of their flags, that make no sense; `folder` is made by the run."""
         ones = {"--steps": steps, "--eval-episodes": self.eval_episodes, "--keep": self.keep, "--seeds": seeds}
         for name, value in {**ones, "--patience": self.patience}.items():
             if value is not None and value < 1:
@@ -56,8 +56,9 @@ class RunOptions:
                 raise TesseraError(f"--{name.replace('_', '-')} {getattr(self, name):g}: it cannot be below zero")
         if self.patience is not None and not self.evaluate_every:
             raise TesseraError("--patience counts evaluations: add --evaluate-every")
-        if self.trace is not None and not self.trace.absolute().parent.is_dir():
-            raise TesseraError(f"--trace {self.trace}: there is no folder {self.trace.absolute().parent}")
+        into = None if self.trace is None else self.trace.absolute().parent
+        if into is not None and not into.is_dir() and (folder is None or into != folder.absolute()):
+            raise TesseraError(f"--trace {self.trace}: there is no folder {into}")
         if self.trace is not None and seeds is not None:
             raise TesseraError("--trace shows one run: leave --seeds out")
         if self.video_every and seeds is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,11 @@ def test_a_timeline_that_finds_no_room_is_said_and_the_run_is_complete(monkeypat
         main(["train", "a2c", ENV, *TINY, "--run-dir", "run", "--trace", "trace.json"])
     assert left.value.code == 1
     assert Path("run/summary.json").exists()
+
+
+def test_a_timeline_may_lie_in_the_folder_that_the_run_makes() -> None:
+    main(["train", "a2c", ENV, *TINY, "--run-dir", "new/run", "--trace", "new/run/trace.json"])
+    assert json.loads(Path("new/run/trace.json").read_text())["traceEvents"]
 
 
 def test_a_replica_goes_on_without_a_timeline() -> None:

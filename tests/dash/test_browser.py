@@ -90,7 +90,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from conftest import Dashboard
 
     folder = tmp_path_factory.mktemp("runs")
-    write_all(folder, "impala_1")
+    (write_all(folder, "impala_1") / "trace.json").write_text('{"traceEvents": []}')
     write_all(folder, "impala_2", seed=1)
     write_all(folder, f"evil {HOSTILE.replace('/', '')}", note=HOSTILE, policy=f"<script>{HOSTILE}</script>")
     started = Dashboard(folder, "--port", 0)
@@ -154,6 +154,15 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(served, open_page):
     rows.first.wait_for()
     shares = rows.all_inner_texts()
     assert shares == [f"{ACTORS}/0\t40 %\t0 %", f"{LEARNER}/0\t0 %\t80 %"]
+
+
+def test_a_trace_is_downloaded_for_perfetto_and_sent_nowhere(served, open_page):
+    page = open_page(f"{served}#run=impala_2")
+    page.wait_for_selector("text=With --trace RUN/trace.json")
+    page = open_page(f"{served}#run=impala_1")
+    with page.expect_download() as download:
+        page.click("text=Download the trace")
+    assert json.loads(Path(download.value.path()).read_text()) == {"traceEvents": []}
 
 
 def test_everything_can_be_reached_with_the_keyboard(served, open_page):

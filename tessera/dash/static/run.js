@@ -80,7 +80,7 @@ const Run = (() => {
 
     function showTrace(there) {
       if (Answers.isReport) return put(trace);
-      if (!there) return put(trace, "Samples of a moment every few seconds. tessera train … --trace FILE keeps everything, for ui.perfetto.dev.");
+      if (!there) return put(trace, "Samples of a moment every few seconds. With --trace RUN/trace.json a run keeps all of them, for ui.perfetto.dev.");
       const link = el("a", { class: "button", href: Answers.address("/api/trace", { name }), download: "trace.json",
         title: "Downloads the trace. Open ui.perfetto.dev yourself and drop the file there." }, "Download the trace");
       return put(trace, link, " and open it at ui.perfetto.dev: this page sends it nowhere.");
