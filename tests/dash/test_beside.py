@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,7 +51,7 @@ def beside(runs):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         address = process.stdout.readline().removeprefix("dashboard: ").strip()
-        return process, address, child_of(process.pid)
+        return process, address, dashboard_of(runs)
 
     yield start
     for process in started:
@@ -58,9 +59,14 @@ def beside(runs):
         process.communicate()
 
 
-def child_of(parent: int) -> int:
-    """The process that a process has started."""
-    return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+def dashboard_of(runs: Path) -> int:
+    """The process of the dashboard that shows a folder."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdecimal() else []
+            if b"tessera.dash" in words and os.fsencode(runs) in words:
+                return int(folder.name)
+    raise AssertionError("there is no dashboard")
 
 
 def is_gone(process: int) -> bool:
@@ -91,7 +97,6 @@ def test_it_ends_when_its_run_is_killed(beside, until):
     process.kill()
     process.wait(30)
     until(lambda: is_gone(dashboard))
-    assert ask(address) == {}
 
 
 def test_a_run_goes_on_when_its_dashboard_is_killed(beside, until):
@@ -131,12 +136,10 @@ def test_training_with_a_dashboard_is_shown_while_it_goes_on(runs, until):
     try:
         address = process.stdout.readline().removeprefix("dashboard: ").strip()
         header = until(lambda: (h := ask(address).get("header")) and h["update"] and h, seconds=120)
-        assert (header["state"], header["algorithm"], header["policy"]) == (
-            "running",
-            "impala",
-            "single_learner_coarse",
-        )
+        assert header["algorithm"] == "impala"
+        until(lambda: ask(address)["header"]["state"] == "running")
+        dashboard = dashboard_of(runs)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
-    assert ask(address) == {}
+    assert is_gone(dashboard)
