@@ -10,6 +10,7 @@ from typing import Any
 import tyro
 
 from tessera.cli.flags import check_flags, read_flags
+from tessera.cli.more_actors import COMMAND
 from tessera.dash.places import ServePlace, address, listen
 from tessera.dash.tree import is_run
 from tessera.errors import TesseraError
@@ -52,7 +53,7 @@ def dash_command(arguments: list[str]) -> None:
     run = "." if is_run(options.folder) else None
     print(f"{options.folder} is shown at {address(place, listening, run)} (Ctrl-C ends it)", flush=True)
     try:
-        serving.serve(options.folder, listening, place)
+        serving.serve(options.folder, listening, place, advice=COMMAND)
     except KeyboardInterrupt:
         print()
 

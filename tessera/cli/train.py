@@ -115,9 +115,11 @@ def train_command(arguments: list[str]) -> None:
 
 def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[int | None]:
     """A page that shows a run within a block."""
+    from tessera.cli.more_actors import COMMAND
     from tessera.dash.beside import dashboard_beside
 
-    return nullcontext() if folder is None else dashboard_beside(folder, port, partial(print, flush=True))
+    note = partial(print, flush=True)
+    return nullcontext() if folder is None else dashboard_beside(folder, port, note, COMMAND)
 
 
 def new_folder(system: str, world: WorldOptions, seed: int, seeds: int | None = None) -> Path:

@@ -15,10 +15,13 @@ NICENESS = 10
 
 
 def main() -> None:
-    """Serve ROOT, and RUN in it which may come later, on the socket of a descriptor; standard input is the pipe."""
-    root, run, descriptor = sys.argv[1:]
+    """Serve ROOT, and RUN in it which may come later, on the socket of a descriptor; standard input is the pipe.
+
+    What follows is a command that gives advice.
+    """
+    root, run, descriptor, *advice = sys.argv[1:]
     os.nice(NICENESS)
-    serve(Path(root), socket.socket(fileno=int(descriptor)), ServePlace(), run or None, sys.stdin.fileno())
+    serve(Path(root), socket.socket(fileno=int(descriptor)), ServePlace(), run or None, sys.stdin.fileno(), advice)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tessera.dash.advice import Advice
 from tessera.dash.curves import MOST_POINTS, check_by, curve, line
 from tessera.dash.facts import X_COLUMNS, Facts, FactsReader, config_texts
 from tessera.dash.seeds import members_of, together
 from tessera.dash.series import AllSeries
-from tessera.dash.status import read_marks, read_spans
+from tessera.dash.status import LIVE, read_marks, read_spans
 from tessera.dash.tails import Opener
 from tessera.dash.tree import RequestRefused, Tree, parts_of
-from tessera.dash.values import number, plain
-from tessera.dash.verdict import hints, verdict
+from tessera.dash.values import named, number, plain, text
+from tessera.dash.verdict import hints, lacks_experience, verdict
 from tessera.errors import TesseraError
 from tessera.graph.layout import plan_layout
 from tessera.runs.joined_curves import identity, joined
@@ -33,12 +34,14 @@ STARTING = "the run has not written anything yet"
 class Answers:
     """Reads run folders, and only reads; what it has read it keeps in bounded memory."""
 
-    def __init__(self, root: Path, expected: str | None = None) -> None:
-        """`expected` names a run that may not have a folder yet."""
+    def __init__(self, root: Path, expected: str | None = None, advice: Sequence[str] = ()) -> None:
+        """`expected` names a run that may not have a folder yet. `advice` is a command that is given the folder of a
+        run whose learner waits for experience, and prints what more actors would bring."""
         self.tree = Tree(root)
         self._expected = expected
         self._reader = FactsReader(self.tree)
         self._series = AllSeries(self.metrics_of)
+        self._advice = Advice(advice)
 
     def runs(self) -> dict[str, Any]:
         """All runs, each with how far it has come."""
@@ -85,8 +88,17 @@ class Answers:
             "status": facts.status,
             "header": header,
             "verdict": verdict(facts.status, facts.rows, header["state"], header["why"]),
-            "hints": hints(facts.status, facts.rows),
+            "hints": [*self._advised(facts, header["state"]), *hints(facts.status, facts.rows)],
         }
+
+    def _advised(self, facts: Facts, state: str) -> list[str]:
+        """What more actors would bring, once that is known."""
+        plan = self.tree.stat(facts.name, "plan.json")
+        if plan is None or not facts.status or state not in LIVE or not lacks_experience(facts.status):
+            return []
+        algorithm = text(named(facts.config.get("algorithm")).get("name"))
+        found = self._advice.about(self.tree.root / facts.name, algorithm, plan.st_mtime_ns)
+        return [found] if found else []
 
     def compare(self, names: Sequence[str]) -> dict[str, Any]:
         """The configurations of runs, side by side."""

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,15 @@ PATIENCE = 3.0
 
 
 @contextmanager
-def dashboard_beside(folder: Path, port: int | None, note: Callable[[str], None]) -> Iterator[int | None]:
-    """Show the runs beside `folder`, and first the one that will be there, within this block; yields the process."""
+def dashboard_beside(
+    folder: Path, port: int | None, note: Callable[[str], None], advice: Sequence[str] = ()
+) -> Iterator[int | None]:
+    """Show the runs beside `folder`, and first the one that will be there, within this block; yields the process.
+
+    `advice` is a command that says of a run's folder what more actors would bring.
+    """
     try:
-        process = start(folder, port, note)
+        process = start(folder, port, note, advice)
     except (TesseraError, OSError) as error:
         note(f"no dashboard: {error}")
         yield None
@@ -41,7 +46,7 @@ def dashboard_beside(folder: Path, port: int | None, note: Callable[[str], None]
         process.kill()
 
 
-def start(folder: Path, port: int | None, note: Callable[[str], None]) -> subprocess.Popen[str]:
+def start(folder: Path, port: int | None, note: Callable[[str], None], advice: Sequence[str]) -> subprocess.Popen[str]:
     """Begin to listen, and start the process that answers. Its standard input ends when this process does."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
@@ -52,7 +57,7 @@ def start(folder: Path, port: int | None, note: Callable[[str], None]) -> subpro
     place = ServePlace(port=port)
     with listen(place) as listening:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tessera.dash", root, run, str(listening.fileno())],
+            [sys.executable, "-P", "-m", "tessera.dash", root, run, str(listening.fileno()), *advice],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

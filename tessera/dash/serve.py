@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -43,12 +43,13 @@ def serve(
     place: ServePlace,
     expected: str | None = None,
     lifeline: int | None = None,
+    advice: Sequence[str] = (),
 ) -> None:
-    """Serve a folder until a signal ends it, or until the other end of the pipe `lifeline` is closed."""
+    """Serve a folder until a signal ends it, or until the other end of the pipe `lifeline` is closed; see `Answers`."""
 
     async def main() -> None:
         closing = asyncio.Event()
-        app = make_app(Answers(root, expected), place.host, place.token, closing)
+        app = make_app(Answers(root, expected, advice), place.host, place.token, closing)
         config = uvicorn.Config(
             app,
             loop="asyncio",

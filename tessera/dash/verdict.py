@@ -124,14 +124,21 @@ def hints(status: Mapping[str, Any] | None, rows: Sequence[Row]) -> list[str]:
     return found[:20]
 
 
+def lacks_experience(status: Mapping[str, Any]) -> bool:
+    """Whether a learner waits noticeably, and for experience most of all."""
+    for name, share in status["waited"].items():
+        streams = status["waited_for"].get(name) or {}
+        if "grad" in name.split("+") and share >= NOTICEABLE and streams:
+            return max(streams, key=streams.__getitem__) == "experience"
+    return False
+
+
 def pace_hints(status: Mapping[str, Any]) -> list[str]:
     """What would make the run faster."""
     waited, found = status["waited"], []
     learning = {name: share for name, share in waited.items() if "grad" in name.split("+")}
-    for name, share in learning.items():
-        streams = status["waited_for"].get(name) or {}
-        if share >= NOTICEABLE and "experience" in streams and max(streams, key=streams.__getitem__) == "experience":
-            found.append("More actors, or more cores for them, would help until the learner is busy.")
+    if lacks_experience(status):
+        found.append("More actors, or more cores for them, would help until the learner is busy.")
     if learning and max(learning.values()) < NOTICEABLE and max(waited.values()) >= MUCH:
         found.append("More actors would bring little: the learner is busy. A larger batch or a faster device may help.")
     return found

@@ -131,7 +131,7 @@ def test_a_run_goes_on_without_a_dashboard_that_cannot_start(runs, monkeypatch):
 @pytest.mark.slow
 def test_training_with_a_dashboard_is_shown_while_it_goes_on(runs, until):
     command = [sys.executable, "-m", "tessera", "train", "impala", "CartPole-v1", "--dash"]
-    command += ["--steps", "300000", "--run-dir", str(runs / "new"), "--eval-episodes", "2"]
+    command += ["--steps", "30000000", "--run-dir", str(runs / "new"), "--eval-episodes", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         address = process.stdout.readline().removeprefix("dashboard: ").strip()
