@@ -186,6 +186,12 @@ def test_curves_share_a_cursor_and_an_axis(served, open_page):
     page.wait_for_function("() => document.querySelectorAll('figure .value.soft').length >= 3")
     at = page.locator("figure .value.soft").all_inner_texts()
     assert len(set(at)) == 1
+    chart = page.locator("figure[aria-label=Return]")
+    for x in range(0, int(chart.locator(".u-over").bounding_box()["width"]), 8):  # a mark tells its event
+        chart.locator(".u-over").hover(position={"x": x, "y": 60})
+        if "died" in chart.locator(".value.soft").inner_text():
+            break
+    assert f"{ACTORS}/1 died {HOSTILE}" in chart.locator(".value.soft").inner_text()
     page.click("text=seconds >> nth=0")
     page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
     page.wait_for_function("() => document.querySelector('figure .value.soft')?.textContent.endsWith(' s')")

@@ -151,7 +151,7 @@ const Plan = (() => {
       el("td", { class: "number" }, `${r.process ?? Format.NONE}${r.node ? ` on ${r.node}` : ""}`),
       el("td", {}, r.since ? Format.clock(r.since) : Format.NONE));
     return el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, head.map((h) => el("th", { scope: "col" }, h)))), el("tbody", {}, replicas.map(row))));
+      el("thead", {}, el("tr", {}, head.map((h, i) => el("th", { scope: "col", class: i > 2 && i < 6 ? "number" : null }, h)))), el("tbody", {}, replicas.map(row))));
   }
 
   /** Where the picture goes; `update` takes a status. */

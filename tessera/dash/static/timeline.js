@@ -118,7 +118,7 @@ const Timeline = (() => {
 
     /** Lines at round times from the beginning of the window. */
     function ruler(g, length, left, scale, height) {
-      const rough = length / 6;
+      const rough = length / Math.max(2, Math.floor((length * scale) / 90));
       const unit = 10 ** Math.floor(Math.log10(rough));
       const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough * 0.999) ?? rough;
       g.font = "11px system-ui, sans-serif";
