@@ -48,6 +48,8 @@ class VideoOptions(TrustOptions):
         for flag, value in (("--episodes", self.episodes), ("--max-steps", self.max_steps)):
             if value < 1:
                 raise TesseraError(f"{flag} {value}: at least one is needed")
+        if self.seed < 0:
+            raise TesseraError(f"--seed {self.seed}: it cannot be below zero")
         if self.fps is not None and not 0 < self.fps <= 1000:
             raise TesseraError(f"--fps {self.fps:g}: it must be above 0, and at most 1000")
         if self.size is not None and not HEIGHTS[0] <= self.size <= HEIGHTS[1]:
