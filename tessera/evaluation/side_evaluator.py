@@ -15,7 +15,6 @@ from tessera.evaluation.side_process import SideProcess, answer, offers, prepare
 
 SIDE_SEED = 2_000_003
 """Added to a run's seed for the episodes during training, which may decide when to stop; others give the verdict."""
-NICENESS = 10
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class EvaluationJob:
 
     def work(self, connection: Connection) -> None:
         """Evaluate params as they arrive, until the driver closes the connection."""
-        prepare_beside(self.x64, NICENESS)
+        prepare_beside(self.x64)
         evaluator = Evaluator(self.algorithm, self.env)
         for _, view in offers(connection, self.algorithm):
             answer(connection, {}, vars(evaluator(view, self.episodes, self.seed, progress_messages(connection))))

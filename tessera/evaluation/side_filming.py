@@ -24,7 +24,6 @@ MOST_VIDEOS = 20
 """Videos that a run keeps, the newest ones."""
 PATIENCE = 600.0
 """Seconds without a frame after which the process counts as dead: it gets what training leaves."""
-NICENESS = 15
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class FilmingJob:
     def work(self, connection: Connection) -> None:
         """Film an episode with params as they arrive, until the driver closes the connection."""
         draw_without_display()
-        prepare_beside(self.x64, NICENESS)
+        prepare_beside(self.x64)
         folder, ending = Path(self.folder), ".mp4" if can_write(".mp4") else ".gif"
         camera = Camera(self.algorithm, self.env)
         remove_drafts(folder)
@@ -82,6 +81,7 @@ class SideFilming(SideProcess[int]):
     """The driver's end of a process that writes videos; what it finds is the update that one was written of."""
 
     title = "process that films"
+    niceness = 19
 
     def __init__(
         self, algorithm: Algorithm, env: Environment, seed: int, folder: Path, note: Callable[[str], None]

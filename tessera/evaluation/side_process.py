@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -33,6 +34,8 @@ class SideProcess(Generic[Found]):
 
     title: ClassVar[str]
     """What the process is called in notes."""
+    niceness: ClassVar[int] = 10
+    """How far training goes first, from the process's first import on."""
 
     def __init__(
         self,
@@ -124,6 +127,8 @@ class SideProcess(Generic[Found]):
 
     def _start_process(self) -> None:
         self._worker = start_process(PLACE, (), main=needs_main(self._job), variables=self._variables)
+        with contextlib.suppress(ProcessLookupError):  # it has died, which is noticed later
+            os.setpriority(os.PRIO_PROCESS, self._worker.pid, self.niceness)
         self._played, self._error, self._heard = False, "", time.monotonic()
         assign_packed(self._worker, self._job)
 
@@ -177,11 +182,10 @@ class SideProcess(Generic[Found]):
             self._block = None
 
 
-def prepare_beside(x64: bool, niceness: int) -> None:
-    """Make this process one beside a run: training has priority, and what is compiled is kept."""
+def prepare_beside(x64: bool) -> None:
+    """Make this process one beside a run: numbers are as wide as there, and what is compiled is kept."""
     from tessera.support.cache import use_compilation_cache
 
-    os.nice(niceness)
     jax.config.update("jax_enable_x64", x64)
     use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a restarted process compiles nothing

@@ -143,6 +143,8 @@ def test_a_failure_is_one_note_and_no_process_is_started_again(tmp_path):
     try:
         assert side.ready()
         pid = side.pid
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
         side.offer(1, published(initial_state(algorithm, jax.random.key(1), 1)))
         wait_for(lambda: not side.ready())
         wait_for(lambda: side.take() or notes)
