@@ -2,6 +2,7 @@
 
     python benchmarks/dash.py large                    # 200 runs of 20,000 rows, and one of 1 GB; 5 GB of disk
     python benchmarks/dash.py beside --rounds 20       # a run without it, with it, and while it is read
+    python benchmarks/dash.py beside --only stream
 
 CPU-seconds are those of the run's processes and of the dashboard, per update, once both have started. A round measures
 each case once, in turn; the interval is that of the mean log ratio to the run without a dashboard, at 95 %. What the
@@ -218,10 +219,13 @@ def cost(case: str) -> tuple[float, float]:
 
 def beside(options: argparse.Namespace) -> None:
     """Measure each case in every round."""
-    found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
+    cases = ("without", *(case for case in CASES[1:] if case in options.only))
+    found: dict[str, list[tuple[float, float]]] = {case: [] for case in cases}
     with keep_processes():
+        cost("without")  # the first one begins with a machine that has not compiled or opened anything
         for number in range(options.rounds):
-            for case in rotated(number):
+            k = number % len(cases)
+            for case in (*cases[k:], *cases[:k]):
                 found[case].append(cost(case))
             print(json.dumps({case: costs[-1] for case, costs in found.items()}), file=sys.stderr, flush=True)
     base = [per_update for per_update, _ in found.pop("without")]
@@ -237,12 +241,6 @@ def beside(options: argparse.Namespace) -> None:
         )
 
 
-def rotated(number: int) -> tuple[str, ...]:
-    """The cases in another order each round."""
-    k = number % len(CASES)
-    return (*CASES[k:], *CASES[:k])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -256,6 +254,7 @@ def main() -> None:
     of_large.set_defaults(run=large)
     of_beside = commands.add_parser("beside")
     of_beside.add_argument("--rounds", type=int, default=20)
+    of_beside.add_argument("--only", choices=CASES[1:], nargs="*", default=CASES[1:])
     of_beside.set_defaults(run=beside)
     of_reading = commands.add_parser("read")
     of_reading.add_argument("address")

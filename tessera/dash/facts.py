@@ -16,8 +16,8 @@ X_COLUMNS = ("env_steps", "seconds", "update")
 LONGEST_VALUE = 500
 """Characters of a value of the configuration that are shown."""
 MOST_KEYS = 1000
-KEPT_FILES = 4096
-"""Small files whose content is kept."""
+KEPT_BYTES = 16 << 20
+"""Of files whose content is kept."""
 PLAN_ENTRIES = ("algorithm", "env", "policy", "engine")
 
 
@@ -113,6 +113,7 @@ class FactsReader:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
+        self._bytes = 0
         self._kept: dict[tuple[str, str], tuple[tuple[int, ...], dict[str, Any]]] = {}
 
     def facts(self, name: str, rows: int = 1) -> Facts:
@@ -133,9 +134,11 @@ class FactsReader:
         kept = self._kept.get((name, file))
         if kept is None or kept[0] != sign:
             kept = (sign, plain(named(parse(self._tree.read(name, file) or b""))))
+            self._bytes += found.st_size
+            if self._bytes > KEPT_BYTES:
+                self._bytes = found.st_size
+                self._kept.clear()
             self._kept[name, file] = kept
-            if len(self._kept) > KEPT_FILES:
-                self._kept.pop(next(iter(self._kept)), None)
         return kept[1]
 
 

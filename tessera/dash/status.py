@@ -19,6 +19,7 @@ SILENCE = 15.0
 MOST_REPLICAS = 10_000
 MOST_MARKS = 10_000
 MARKS_BYTES = 4 << 20
+SPANS_BYTES = 32 << 20
 MOST_SPANS = 2000
 """Spans of one replica that are passed on."""
 
@@ -127,7 +128,7 @@ def marks_of(data: bytes) -> list[dict[str, Any]]:
 
 def read_spans(tree: Tree, name: str) -> dict[str, Any] | None:
     """The newest spans of every replica."""
-    data = tree.read(name, "live", "spans.json")
+    data = tree.read(name, "live", "spans.json", at_most=SPANS_BYTES)
     found = None if data is None else parse(data)
     if not isinstance(found, dict):
         return None

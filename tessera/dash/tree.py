@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tessera.errors import TesseraError
-from tessera.support.files import MAX_JSON
 
-RUN_ENTRIES = frozenset(("plan.json", "metrics.jsonl", "live"))
+RUN_ENTRIES = frozenset(("plan.json", "metrics.jsonl"))
 """A folder that holds one of these is a run's."""
 NOT_SEARCHED = frozenset(("checkpoints", "best", "logs", "live", "videos"))
 """Folders of a run that hold no runs."""
@@ -21,6 +20,8 @@ DEEPEST = 6
 MOST_FOLDERS = 20_000
 """Folders that a search for runs looks into."""
 MOST_RUNS = 2000
+MOST_BYTES = 8 << 20
+"""Of a file that is read as a whole, if nothing else is said: ours are far smaller."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ESTALE)
 """What is not there, what is a link, and what may not be read are all the same to a browser."""
 
@@ -108,7 +109,7 @@ class Tree:
         except OSError:
             return None
 
-    def read(self, name: str, *inside: str, at_most: int = MAX_JSON) -> bytes | None:
+    def read(self, name: str, *inside: str, at_most: int = MOST_BYTES) -> bytes | None:
         """The content of a file of a run; None if there is none, or one that is far too large."""
         descriptor = self.open(name, *inside)
         if descriptor is None:

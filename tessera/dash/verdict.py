@@ -21,6 +21,8 @@ ROLES = {
 }
 """Fragment -> what its replicas are called, one and many."""
 
+ONE_PROGRAM = "Everything runs as one program: nobody waits for anybody."
+
 Row = Mapping[str, Any]
 
 
@@ -39,10 +41,15 @@ def verdict(status: Mapping[str, Any] | None, rows: Sequence[Row], state: str, w
         return sentence("The run failed", why)
     waiting = from_status(status) if status and status["waited"] else from_rows(rows)
     if state in LIVE or not state:
-        return waiting or "It is not known yet who waits for whom."
+        return waiting or (ONE_PROGRAM if is_one_program(rows) else "It is not known yet who waits for whom.")
     ended = {"finished": "The run is finished"}.get(state, "The run was stopped")
     before = f" Before that: {waiting[0].lower()}{waiting[1:]}" if waiting else ""
     return sentence(ended, why) + before
+
+
+def is_one_program(rows: Sequence[Row]) -> bool:
+    """Whether a run has no streams that could be waited for."""
+    return bool(rows) and not any(name.startswith("stream/") for name in rows[-1])
 
 
 def sentence(what: str, why: str) -> str:

@@ -69,6 +69,19 @@ def test_without_a_status_the_verdict_is_read_from_metrics(runs, answers):
     )
 
 
+def test_of_one_program_nobody_waits(runs, answers):
+    write_run(runs / "a", status=status(waited={}, waited_for={}))
+    assert answers.run("a")["verdict"] == "Everything runs as one program: nobody waits for anybody."
+
+
+def test_what_is_kept_of_small_files_stays_small(runs, answers, monkeypatch):
+    monkeypatch.setattr("tessera.dash.facts.KEPT_BYTES", 1000)
+    for number in range(20):
+        write_run(runs / f"{number}", config={"note": "x" * 200})
+    assert len(answers.runs()["runs"]) == 20
+    assert len(answers._reader._kept) < 5
+
+
 def test_a_run_whose_process_is_gone_is_stopped(runs, answers, monkeypatch):
     monkeypatch.setattr("tessera.dash.status.SILENCE", 0.1)
     gone = subprocess.Popen([sys.executable, "-c", ""])
