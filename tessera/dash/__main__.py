@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from pathlib import Path
 
 from tessera.dash.places import ServePlace
 from tessera.dash.serve import serve
-
-NICENESS = 10
-"""The run goes first."""
 
 
 def main() -> None:
@@ -20,7 +16,6 @@ def main() -> None:
     What follows is a command that gives advice.
     """
     root, run, descriptor, *advice = sys.argv[1:]
-    os.nice(NICENESS)
     serve(Path(root), socket.socket(fileno=int(descriptor)), ServePlace(), run or None, sys.stdin.fileno(), advice)
 
 

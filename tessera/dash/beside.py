@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tessera.dash.places import ServePlace, address, listen
 from tessera.errors import PACKAGE, TesseraError
 from tessera.support.extras import install_hint
 
+NICENESS = 10
+"""How far the run goes first, from the first import on."""
 PATIENCE = 3.0
 """Seconds that it has to end."""
 
@@ -67,6 +69,8 @@ def start(folder: Path, port: int | None, note: Callable[[str], None], advice: S
             text=True,
             errors="replace",
         )
+        with suppress(ProcessLookupError):  # it has ended, which is told of
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         note(f"dashboard: {address(place, listening, run or None)}")
     return process
 
