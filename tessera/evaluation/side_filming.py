@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -46,10 +48,13 @@ class FilmingJob:
         progress = progress_messages(connection)
         for update, view in offers(connection, self.algorithm):
             folder.mkdir(exist_ok=True)
-            shots = camera.film(view, 1, self.seed, MOST_STEPS)
-            write_video(folder / f"update_{update:06}{ending}", _told(shots, progress), camera.fps, None)
+            frames = _told(camera.film(view, 1, self.seed, MOST_STEPS), progress)
+            first = next(frames)
+            begun = time.monotonic()  # only now, since before the first frame programs are compiled
+            frames = itertools.chain([first], frames)
+            write_video(folder / f"update_{update:06}{ending}", frames, camera.fps, None)
             keep_newest(folder)
-            answer(connection, {})
+            answer(connection, {"seconds": time.monotonic() - begun})
 
 
 def _told(shots: Iterator[Shot], progress: Callable[[], None]) -> Iterator[Frame]:
@@ -77,8 +82,8 @@ def keep_newest(folder: Path) -> None:
             path.unlink()
 
 
-class SideFilming(SideProcess[int]):
-    """The driver's end of a process that writes videos; what it finds is the update that one was written of."""
+class SideFilming(SideProcess[float]):
+    """The driver's end of a process that writes videos; what it finds is how many seconds one has taken."""
 
     title = "process that films"
     niceness = 19
@@ -95,10 +100,10 @@ class SideFilming(SideProcess[int]):
         super().close()
         remove_drafts(self._folder)
 
-    def found(self, update: int, view: View, meta: dict[str, Any], arrays: dict[str, Any]) -> int:
-        """The update."""
-        del view, meta, arrays
-        return update
+    def found(self, update: int, view: View, meta: dict[str, Any], arrays: dict[str, Any]) -> float:
+        """The seconds."""
+        del update, view, arrays
+        return meta["seconds"]
 
     def _handle_death(self, reason: str) -> None:
         """Note that there are no more videos: what went wrong once would go wrong again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from tessera.envs.base import Environment
 from tessera.errors import TesseraError
 from tessera.evaluation.side_filming import SideFilming
 from tessera.runs.run_options import RunOptions
+
+FILMING_SHARE = 0.1
+"""The most of the time in which a run is filmed: cores that training leaves idle are not free of charge."""
 
 
 class RunVideos:
@@ -26,6 +31,8 @@ class RunVideos:
     ) -> None:
         """The process starts after the first update; `note` prints a line for the user."""
         self._every, self._folder, self._written = options.video_every, folder, 0
+        self._rests_until = -math.inf
+        """When the next video may begin, by the monotonic clock."""
         self._side: SideFilming | None = None
         if not self._every or folder is None:
             return
@@ -36,7 +43,7 @@ class RunVideos:
 
     def updates_to_next(self, update: int) -> int | None:
         """Updates until params may be asked for; None if nobody waits for any."""
-        if self._side is None or not self._side.idle:
+        if self._side is None or not self._side.idle or self._rests:
             return None
         return self._every - update % self._every
 
@@ -48,7 +55,7 @@ class RunVideos:
         if self._side is None:
             return
         self._look()
-        if self._side.ready() and settled and not update % self._every:
+        if self._side.ready() and settled and not self._rests and not update % self._every:
             self._side.offer(update, view())
 
     def none_came(self) -> str:
@@ -66,7 +73,14 @@ class RunVideos:
     def _look(self) -> None:
         """Count what has come."""
         assert self._side is not None
-        self._written += self._side.take() is not None
+        taken = self._side.take()
+        if taken is not None:
+            self._written += 1
+            self._rests_until = time.monotonic() + taken * (1 / FILMING_SHARE - 1)
+
+    @property
+    def _rests(self) -> bool:
+        return time.monotonic() < self._rests_until
 
     def forget(self) -> None:
         """The run has gone back: what is being filmed is not what it will be."""

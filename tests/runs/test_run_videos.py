@@ -98,7 +98,7 @@ class Stub:
 def run_videos(every: int, folder: Path) -> tuple[RunVideos, Stub]:
     videos = object.__new__(RunVideos)
     stub = Stub()
-    videos.__dict__.update(_every=every, _folder=folder, _written=0, _side=stub)
+    videos.__dict__.update(_every=every, _folder=folder, _written=0, _side=stub, _rests_until=0.0)
     return videos, stub
 
 
@@ -114,8 +114,14 @@ def test_params_are_given_where_a_video_falls_due_and_the_run_has_settled(tmp_pa
     assert stub.offered == [20]
     assert videos.updates_to_next(20) is None
     assert "the run was over before the first video was; `tessera video" in videos.none_came()
-    stub.found = [20]
+    stub.idle, stub.found = True, [1000.0]
     assert videos.none_came() == ""
+    videos.after(30, lambda: None, settled=True)
+    assert stub.offered == [20]  # a video that took long is followed by a long rest
+    assert videos.updates_to_next(31) is None
+    videos._rests_until = 0.0
+    videos.after(40, lambda: None, settled=True)
+    assert stub.offered == [20, 40]
 
 
 def test_only_the_newest_videos_are_kept_and_other_files_are_left_alone(tmp_path):
