@@ -250,6 +250,10 @@ def test_a_page_follows_its_run_and_says_when_it_hears_nothing(runs, dashboard, 
             "state => document.querySelectorAll('.plan .dot')[1].classList.contains(state)", arg=state, timeout=5000
         )
     assert "working" in second.locator("title").text_content()
+    found["replicas"][1]["restarts"] = 1  # it died and was replaced while nobody looked
+    (run / "live" / "status.json").write_text(json.dumps(found))
+    page.wait_for_selector(".plan .dot.dead")
+    page.wait_for_selector(".plan .dot.dead", state="detached")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"update": 41, "env_steps": 9999, "seconds": 30.0, "train_return_mean": 77.0}) + "\n")
     page.wait_for_selector("figure[aria-label=Return] .value b >> text=77")

@@ -3,6 +3,8 @@
 const Plan = (() => {
   const { el, svg, put } = Dom;
   const LIVE = ["starting", "running", "saving", "evaluating"];
+  /** Milliseconds that a death is shown for, at least: another may start sooner than anybody sees it. */
+  const DEATH = 1500;
   const LEAST_SCALE = 0.75;
   const CORNER = 10;
   const ARROW = 9;
@@ -109,12 +111,12 @@ const Plan = (() => {
     const group = svg("g", {}, svg("rect", { class: `fragment hue${index}`, ...box }), pills, caption,
       dots.map((dot) => dot.shape));
 
-    function update(replicas, waited) {
+    function update(replicas, shownState, waited) {
       const waits = Format.known(waited) ? ` · waits ${Format.percent(waited)}` : ` · ${node.place}`;
       put(caption, `${node.replicas} replica${node.replicas === 1 ? "" : "s"}${waits}`);
       dots.forEach(({ shape, title }, i) => {
         const replica = replicas.get(`${node.id}/${i}`);
-        shape.setAttribute("class", `dot ${replica ? known(replica.state) : "unknown"}`);
+        shape.setAttribute("class", `dot ${replica ? shownState(replica) : "unknown"}`);
         put(title, replica ? replicaWords(replica) : `${node.id}/${i}`);
       });
     }
@@ -159,7 +161,26 @@ const Plan = (() => {
     const holder = el("div", { class: "plan" });
     const key = el("div", { class: "keys" });
     const listed = el("details", { class: "more" }, el("summary", {}, "Replicas"), el("div", {}));
+    const deaths = new Map();
     let [drawn, status, stands] = [null, null, null];
+
+    /** Take in a status; replicas that were started again since the last one have died meanwhile. */
+    function update(news) {
+      const before = new Map((status?.replicas ?? []).map((r) => [r.place, r.restarts]));
+      for (const r of news?.replicas ?? []) {
+        if (r.restarts > (before.get(r.place) ?? r.restarts)) deaths.set(r.place, performance.now() + DEATH);
+      }
+      status = news;
+      show();
+      if (deaths.size) setTimeout(show, DEATH + 1);
+    }
+
+    /** What the dot of a replica shows. */
+    function shownState(replica) {
+      if (deaths.has(replica.place) && performance.now() < deaths.get(replica.place)) return "dead";
+      deaths.delete(replica.place);
+      return known(replica.state);
+    }
 
     function draw(tall) {
       stands = tall;
@@ -179,7 +200,7 @@ const Plan = (() => {
       if (!drawn) return;
       const replicas = new Map((status?.replicas ?? []).map((r) => [`${r.fragment}/${r.number}`, r]));
       drawn.edges.forEach((e) => e.update(status?.streams?.[e.stream], LIVE.includes(status?.state)));
-      drawn.nodes.forEach((n, i) => n.update(replicas, status?.waited?.[drawn.layout.nodes[i].id]));
+      drawn.nodes.forEach((n, i) => n.update(replicas, shownState, status?.waited?.[drawn.layout.nodes[i].id]));
       put(key, ...legend(status?.replicas ?? []));
       listed.hidden = !status?.replicas?.length;
       if (!listed.hidden && listed.open) put(listed.lastChild, table(status.replicas));
@@ -189,7 +210,7 @@ const Plan = (() => {
       const tall = entry.contentRect.width < layout.width * LEAST_SCALE && layout.tall.width < layout.width;
       if (tall !== stands) draw(tall);
     }).observe(holder);
-    return { node: [holder, key, listed], update: (news) => ((status = news), show()) };
+    return { node: [holder, key, listed], update };
   }
 
   return { picture, LIVE };
