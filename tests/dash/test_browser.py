@@ -180,21 +180,26 @@ def test_everything_can_be_reached_with_the_keyboard(served, open_page):
     assert table[2].startswith(f"{LEARNER}/0\t waiting")
 
 
-def test_curves_share_a_cursor_and_an_axis(served, open_page):
+def test_curves_share_a_cursor_and_an_axis(served, open_page, until):
     page = open_page(f"{served}#run=impala_1")
-    page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
-    page.wait_for_function("() => document.querySelectorAll('figure .value.soft').length >= 3")
-    at = page.locator("figure .value.soft").all_inner_texts()
-    assert len(set(at)) == 1
+    values = page.locator("figure .value.soft")
     chart = page.locator("figure[aria-label=Return]")
-    for x in range(0, int(chart.locator(".u-over").bounding_box()["width"]), 8):  # a mark tells its event
-        chart.locator(".u-over").hover(position={"x": x, "y": 60})
-        if "died" in chart.locator(".value.soft").inner_text():
-            break
-    assert f"{ACTORS}/1 died {HOSTILE}" in chart.locator(".value.soft").inner_text()
+    over = chart.locator(".u-over")
+    width = int(over.bounding_box()["width"])
+
+    def pointed_at(x: int) -> list[str]:
+        """What all charts say is under the cursor; a chart that has just been drawn anew says nothing yet."""
+        over.hover(position={"x": x - 1, "y": 60})
+        over.hover(position={"x": x, "y": 60})
+        return values.all_inner_texts()
+
+    shown = until(lambda: (found := pointed_at(200)) and len(found) >= 3 and found)
+    assert len(set(shown)) == 1
+    assert any(f"{ACTORS}/1 died {HOSTILE}" in "".join(pointed_at(x)) for x in range(width // 5, width // 4, 6)), (
+        "a mark is told"
+    )
     page.click("text=seconds >> nth=0")
-    page.hover("figure[aria-label=Return] .u-over", position={"x": 200, "y": 60})
-    page.wait_for_function("() => document.querySelector('figure .value.soft')?.textContent.endsWith(' s')")
+    until(lambda: (found := pointed_at(200)) and found[0].endswith(" s"))
 
 
 def test_words_of_a_run_are_text(served, open_page):
