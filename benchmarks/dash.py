@@ -1,12 +1,11 @@
 """What the dashboard takes: time and memory for many and for huge runs, and CPU time beside a run.
 
     python benchmarks/dash.py large                    # 200 runs of 20,000 rows, and one of 1 GB; 5 GB of disk
-    python benchmarks/dash.py beside --rounds 20       # a run without it, with it, and while it is read
-    python benchmarks/dash.py beside --only stream
+    python benchmarks/dash.py beside --pairs 20        # windows of one run, without it and with it in turn
 
-CPU-seconds are those of the run's processes and of the dashboard, per update, once both have started. A round measures
-each case once, in turn; the interval is that of the mean log ratio to the run without a dashboard, at 95 %. What the
-dashboard's own process takes is also measured by itself, which is exact where ratios are lost in noise.
+CPU-seconds are those of the run's processes and of the dashboard, per update, once that has started. The interval is
+that of the mean log ratio of neighbouring windows, at 95 %. What the dashboard's own process takes is also measured by
+itself.
 """
 
 import argparse
@@ -30,12 +29,12 @@ from urllib.parse import urlencode, urlsplit
 
 import tessera
 from tessera.dash.beside import dashboard_beside
-from tessera.engines.driver.pool import keep_processes
 from tessera.support.load import core_times
 
-SECONDS, SETTLING = 8.0, 3.0
-"""How long a run is measured, and how long it has gone on before that."""
-CASES = ("without", "idle", "stream", "page")
+SECONDS, SETTLING = 3.0, 2.5
+"""How long a window is, and how long before it a dashboard is started or ended."""
+CASES = ("idle", "stream", "page")
+"""Nobody reads the dashboard; a client hears its events; it also asks for curves and spans, as the page does."""
 METRICS = ("train_return_mean", "steps_per_second", "lag/mean", "lag/max", "learn/loss", "learn/policy_loss",
            "learn/value_loss", "learn/entropy", "learn/gradient_norm")  # fmt: skip
 FLOW = ("messages", "lag_mean", "lag_max", "bytes", "fill", "waits", "wait_seconds", "dropped")
@@ -141,30 +140,60 @@ def measure_questions(title: str, served: Dashboard, questions: dict[str, tuple[
     served.stop()
 
 
-class Cores(tessera.Callback):
-    """Takes the CPU-seconds of this process and all that it has started, but for a reader's; apart, the dashboard's."""
+class Windows(tessera.Callback):
+    """Cuts a run into windows, without a dashboard and with one in turn, and takes the CPU-seconds of each.
 
-    def __init__(self, reader: subprocess.Popen[bytes] | None, dashboard: int | None) -> None:
-        self._reader = None if reader is None else reader.pid
-        self._dashboard = dashboard
+    One run is compared with itself: two runs of the same differ by more than what is measured here.
+    """
+
+    def __init__(self, case: str, folder: Path, pairs: int) -> None:
+        self._case, self._folder, self._left = case, folder, 2 * pairs
+        self._stack = contextlib.ExitStack()
+        self._dashboard: int | None = None
+        self._reader: int | None = None
+        self._begins = SETTLING
         self._first: tuple[int, float, float] | None = None
-        self.per_update = self.share = math.nan
+        self.costs: list[float] = []
+        """CPU-seconds of an update in each window; every other one is with a dashboard."""
+        self.shares: list[float] = []
+        """CPU-seconds of the dashboard for each of the run's, in windows with one."""
 
     def on_update(self, event: tessera.UpdateEvent) -> None:
-        """Begin once programs are compiled, and end the run when it has been measured."""
+        """Begin a window once what begins with it is under way, and end it."""
         seconds = event.metrics["seconds"]
-        if seconds < SETTLING or (self._first is not None and seconds < self._until):
+        if seconds < self._begins or (self._first is not None and seconds < self._begins + SECONDS):
             return
         times = core_times()
         assert times is not None
-        dashboard = used(self._dashboard)
-        now = event.update, times.own - used(self._reader), dashboard
+        now = event.update, times.own - used(self._reader), used(self._dashboard)
         if self._first is None:
-            self._first, self._until = now, seconds + SECONDS
+            self._first, self._begins = now, seconds
             return
         updates, all_of_them, of_dashboard = (after - before for before, after in zip(self._first, now, strict=True))
-        self.per_update, self.share = all_of_them / updates, of_dashboard / (all_of_them - of_dashboard)
-        event.stop("measured")
+        self.costs.append(all_of_them / updates)
+        if self._dashboard is not None:
+            self.shares.append(of_dashboard / (all_of_them - of_dashboard))
+        self._turn()
+        self._begins, self._first = event.metrics["seconds"] + SETTLING, None
+        if len(self.costs) == self._left:
+            self._stack.close()
+            event.stop("measured")
+
+    def _turn(self) -> None:
+        """End the dashboard, or start one."""
+        was_there = self._dashboard is not None
+        self._stack.close()
+        self._dashboard = self._reader = None
+        if was_there:
+            return
+        said: list[str] = []
+        self._dashboard = self._stack.enter_context(dashboard_beside(self._folder, None, said.append))
+        if self._case != "idle":
+            command = [sys.executable, __file__, "read", said[0].split()[-1], self._case]
+            reader = subprocess.Popen(command)
+            self._stack.callback(reader.wait)
+            self._stack.callback(reader.kill)
+            self._reader = reader.pid
 
 
 def used(process: int | None) -> float:
@@ -196,49 +225,26 @@ def ask_again(base: str, name: str) -> None:
         time.sleep(2)
 
 
-def cost(case: str) -> tuple[float, float]:
-    """CPU-seconds of one update, and how many the dashboard takes for each of the run's."""
-    said: list[str] = []
-    with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
-        folder = Path(root) / "run"
-        dashboard = reader = None
-        if case != "without":
-            dashboard = stack.enter_context(dashboard_beside(folder, None, said.append))
-        if case in ("stream", "page"):
-            reader = subprocess.Popen([sys.executable, __file__, "read", said[0].split()[-1], case])
-            stack.callback(reader.wait)
-            stack.callback(reader.kill)
-        cores = Cores(reader, dashboard)
-        tessera.train(
-            tessera.IMPALA(), "CartPole-v1", "single_learner_coarse:actors=2,mode=async", steps=1 << 30, run_dir=folder,
-            callbacks=[cores], quiet=True, checkpoint_every=1e6, eval_episodes=1,
-        )  # fmt: skip
-    assert len(said) <= 1, said
-    return cores.per_update, cores.share
-
-
 def beside(options: argparse.Namespace) -> None:
-    """Measure each case in every round."""
-    cases = ("without", *(case for case in CASES[1:] if case in options.only))
-    found: dict[str, list[tuple[float, float]]] = {case: [] for case in cases}
-    with keep_processes():
-        cost("without")  # the first one begins with a machine that has not compiled or opened anything
-        for number in range(options.rounds):
-            k = number % len(cases)
-            for case in (*cases[k:], *cases[:k]):
-                found[case].append(cost(case))
-            print(json.dumps({case: costs[-1] for case, costs in found.items()}), file=sys.stderr, flush=True)
-    base = [per_update for per_update, _ in found.pop("without")]
-    print(f"without: {statistics.median(base) * 1e3:.4g} ms of CPU time per update, {len(base)} rounds")
-    for case, costs in found.items():
-        ratios = [math.log(b / a) for a, (b, _) in zip(base, costs, strict=True)]
+    """Measure each case in a run of its own."""
+    for case in options.only:
+        with tempfile.TemporaryDirectory() as root:
+            folder = Path(root) / "run"
+            windows = Windows(case, folder, options.pairs)
+            tessera.train(
+                tessera.IMPALA(), "CartPole-v1", "single_learner_coarse:actors=2,mode=async", steps=1 << 30,
+                run_dir=folder, callbacks=[windows], quiet=True, checkpoint_every=1e6, eval_episodes=1,
+            )  # fmt: skip
+        without, beside = windows.costs[::2], windows.costs[1::2]
+        ratios = [math.log(b / a) for a, b in zip(without, beside, strict=True)]
         mean, half = statistics.mean(ratios), 1.96 * statistics.stdev(ratios) / math.sqrt(len(ratios))
-        low, high = math.exp(mean - half), math.exp(mean + half)
-        shares = [share for _, share in costs]
         print(
-            f"{case}: {math.exp(mean):.4f} times ({low:.4f} to {high:.4f}); the dashboard itself takes "
-            f"{statistics.mean(shares):.3%} of what the run takes, at most {max(shares):.3%}"
+            f"{case}: {math.exp(mean):.4f} times ({math.exp(mean - half):.4f} to {math.exp(mean + half):.4f}); "
+            f"{statistics.median(without) * 1e3:.3g} ms per update without; the dashboard itself takes "
+            f"{statistics.mean(windows.shares):.3%} of what the run takes, at most {max(windows.shares):.3%}",
+            flush=True,
         )
+        print(json.dumps({case: ratios}), file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -253,8 +259,8 @@ def main() -> None:
     )
     of_large.set_defaults(run=large)
     of_beside = commands.add_parser("beside")
-    of_beside.add_argument("--rounds", type=int, default=20)
-    of_beside.add_argument("--only", choices=CASES[1:], nargs="*", default=CASES[1:])
+    of_beside.add_argument("--pairs", type=int, default=20)
+    of_beside.add_argument("--only", choices=CASES, nargs="*", default=CASES)
     of_beside.set_defaults(run=beside)
     of_reading = commands.add_parser("read")
     of_reading.add_argument("address")

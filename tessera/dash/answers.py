@@ -28,6 +28,7 @@ MOST_CURVES = 2000
 NEWEST_ROWS = 20
 """Rows of metrics that the verdict is read from."""
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
+OF_SEEDS = "Several seeds together: who waits for whom is said on the page of each."
 STARTING = "the run has not written anything yet"
 
 
@@ -84,10 +85,13 @@ class Answers:
         """What changes while a run goes on: its status, header and verdict."""
         facts = self._reader.facts(name, NEWEST_ROWS)
         header = self._header(facts)
+        spoken = (
+            OF_SEEDS if "seeds" in facts.config else verdict(facts.status, facts.rows, header["state"], header["why"])
+        )
         return {
             "status": facts.status,
             "header": header,
-            "verdict": verdict(facts.status, facts.rows, header["state"], header["why"]),
+            "verdict": OF_SEEDS if "seeds" in facts.config else own,
             "hints": [*self._advised(facts, header["state"]), *hints(facts.status, facts.rows)],
         }
 

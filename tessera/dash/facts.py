@@ -59,6 +59,7 @@ class Facts:
         update = max(whole(status.get("update")), whole(row.get("update")), whole(summary.get("updates")))
         env_steps = max(whole(source.get("env_steps")) for source in (status, row, summary))
         updates = whole(status.get("updates")) or (whole(summary.get("updates")) if state == "finished" else 0)
+        seconds = (status.get("seconds"), row.get("seconds"), summary.get("wall_seconds"))
         speed = first(row.get("steps_per_second"), summary.get("steps_per_second"))
         return {
             "return_mean": first(row.get("train_return_mean"), summary.get("train_return_mean")),
@@ -72,7 +73,7 @@ class Facts:
             "update": update,
             "updates": updates,
             "env_steps": env_steps,
-            "seconds": first(status.get("seconds"), row.get("seconds"), summary.get("wall_seconds")),
+            "seconds": max(known) if (known := [x for x in map(number, seconds) if x is not None]) else None,
         }
 
     def identity(self) -> dict[str, str]:

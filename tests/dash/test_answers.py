@@ -154,6 +154,7 @@ def test_a_folder_of_seeds_is_drawn_from_its_runs(runs, answers):
     found = answers.run("all")
     assert found["header"]["return_mean"] == 10.0
     assert found["header"]["steps_per_second"] == 512.0
+    assert found["verdict"].startswith("Several seeds together")
     assert found["header"]["state"] == "running"
     assert "learn/loss" in found["metrics"]
     members = found["population"]["members"]
