@@ -85,9 +85,7 @@ class Answers:
         """What changes while a run goes on: its status, header and verdict."""
         facts = self._reader.facts(name, NEWEST_ROWS)
         header = self._header(facts)
-        spoken = (
-            OF_SEEDS if "seeds" in facts.config else verdict(facts.status, facts.rows, header["state"], header["why"])
-        )
+        own = verdict(facts.status, facts.rows, header["state"], header["why"])
         return {
             "status": facts.status,
             "header": header,
