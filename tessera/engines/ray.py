@@ -48,7 +48,8 @@ def connect(address: str | None, replicas: int) -> None:
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # Ray forks only to start other programs
     if address is None:
         home = str(session_folder())
-        ray.init(num_cpus=max(replicas, cores()), include_dashboard=False, _temp_dir=home, **common)
+        # "local": where nothing is said, Ray would join what another run of this user has started
+        ray.init("local", num_cpus=max(replicas, cores()), include_dashboard=False, _temp_dir=home, **common)
         return
     _check_reachable(address)
     try:

@@ -257,6 +257,17 @@ def test_a_learner_that_is_killed_sends_the_run_back_to_its_checkpoint(tmp_path)
         engine.close()
 
 
+def test_two_runs_without_an_address_have_a_ray_each():
+    program = "from tessera.engines.ray import connect; connect(None, 1); print('up', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with contextlib.ExitStack() as stack:
+        runs = []
+        for _ in range(2):  # the second starts while the first is there
+            runs.append(stack.enter_context(subprocess.Popen([sys.executable, "-c", program], **pipes)))
+            stack.callback(runs[-1].communicate, "\n")
+            assert runs[-1].stdout.readline() == "up\n"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_peers_that_gather_and_reduce_begin_again_together_and_learn_the_same():
