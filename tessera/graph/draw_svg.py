@@ -14,13 +14,12 @@ LEAST_WIDTH = 360
 CORNER = 10
 ARROW = 8
 
+LIGHT = """--ink: #1c2430; --soft: #5d6878; --line: #7b8798; --paper: #ffffff; --pill: #ffffff; --rim: #c9d1dc;
+    --hue0: #e8f1fb; --hue1: #eaf6ee; --hue2: #fdf3e1; --hue3: #f3ecfa; --hue4: #fdecec; --dot: #3f7fc4"""
+DARK = """--ink: #e6eaf0; --soft: #98a4b5; --line: #8793a5; --paper: #12161d; --pill: #12161d; --rim: #3c4655;
+    --hue0: #1b2838; --hue1: #1a2b24; --hue2: #2d2719; --hue3: #282138; --hue4: #321f22; --dot: #6aa7e8"""
 STYLE = """
-  svg { --ink: #1c2430; --soft: #5d6878; --line: #7b8798; --paper: #ffffff; --pill: #ffffff; --rim: #c9d1dc;
-    --hue0: #e8f1fb; --hue1: #eaf6ee; --hue2: #fdf3e1; --hue3: #f3ecfa; --hue4: #fdecec; --dot: #3f7fc4;
-    font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 12.5px }
-  @media (prefers-color-scheme: dark) {
-    svg { --ink: #e6eaf0; --soft: #98a4b5; --line: #8793a5; --paper: #12161d; --pill: #12161d; --rim: #3c4655;
-      --hue0: #1b2838; --hue1: #1a2b24; --hue2: #2d2719; --hue3: #282138; --hue4: #321f22; --dot: #6aa7e8 } }
+  svg { font-family: system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 12.5px }
   .paper { fill: var(--paper) } text { fill: var(--ink) } .soft { fill: var(--soft); font-size: 11.5px }
   .head { font-size: 16px; font-weight: 600 } .stream { font-weight: 600 }
   .pill { fill: var(--pill); stroke: var(--rim) }
@@ -30,6 +29,12 @@ STYLE = """
   .wire { fill: none; stroke: var(--line); stroke-width: 1.8 } .async { stroke-dasharray: 6 4 }
   .halo { fill: none; stroke: var(--paper); stroke-width: 7 }
 """
+COLOURS = {
+    "auto": f"svg {{ {LIGHT} }}\n  @media (prefers-color-scheme: dark) {{ svg {{ {DARK} }} }}",
+    "light": f"svg {{ {LIGHT} }}",
+    "dark": f"svg {{ {DARK} }}",
+}
+"""Scheme -> its colours; `auto` is that of whoever looks."""
 
 
 def svg(plan: Plan) -> str:
@@ -44,7 +49,7 @@ def svg(plan: Plan) -> str:
         'role="img" aria-labelledby="title about">',
         f'<title id="title">{escape(plan.policy)}</title>',
         f'<desc id="about">{escape(_in_words(layout))}</desc>',
-        f"<style>{STYLE}</style>",
+        f"<style>\n  {COLOURS['auto']}{STYLE}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
         _text(MARGIN, 28, plan.policy, "head", "start"),
         _text(MARGIN, 48, about, "soft", "start"),
