@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests share compiled programs between processes and between runs.
 TEST := TESSERA_CACHE=$(CURDIR)/.jax_cache JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 
-.PHONY: train test test-slow test-browser test-wheel check bench dash-assets clean
+.PHONY: train test test-slow test-browser test-wheel check docs bench dash-assets clean
 
 train: $(VENV)/.core
 	$(BIN)/tessera train ppo gymnax:CartPole-v1 --seed 1 --target-return 475
@@ -23,18 +23,27 @@ test-browser: $(VENV)/.dev
 		{ echo "no Chromium here: install one (on Debian: apt-get install chromium, as root), then try again"; exit 1; }
 	$(TEST) tests/dash/test_browser.py
 
-# The built wheel in a virtual environment of its own, without the repository.
+# What a release consists of, in build/wheel: the source distribution, and the wheel that is built from it alone. The
+# wheel is used in a virtual environment of its own, without the repository.
+BUILD := 1.6.1
 test-wheel:
-	rm -rf .venv-wheel build/wheel && mkdir -p build/wheel
+	rm -rf .venv-build .venv-wheel build/wheel build/installed && mkdir -p build/wheel build/installed
+	$(PYTHON) -m venv .venv-build
+	.venv-build/bin/python -m pip install --quiet build==$(BUILD)
+	.venv-build/bin/pyproject-build --outdir build/wheel . >build/wheel.log || { cat build/wheel.log; exit 1; }
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	.venv-wheel/bin/python -m pip install --quiet --constraint requirements/dev.txt "$$(ls build/wheel/*.whl)[dash]"
-	cd build/wheel && ../../.venv-wheel/bin/python -I ../../tests/installed.py
+	cd build/installed && ../../.venv-wheel/bin/python -I ../../tests/installed.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in build/docs; a warning is an error. Nothing is fetched while it is built or read.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs
+	@echo "the site is build/docs/index.html"
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fused.py
@@ -54,7 +63,7 @@ dash-assets:
 	cp build/uplot/package/LICENSE tessera/dash/static/uPlot.LICENSE
 
 clean:
-	rm -rf $(VENV) .venv-* .jax_cache .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) .venv-* .jax_cache .pytest_cache .mypy_cache .ruff_cache build docs/_generated *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.core: requirements/core.txt pyproject.toml
@@ -65,4 +74,8 @@ $(VENV)/.core: requirements/core.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.core requirements/dev.txt
 	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.dev requirements/docs.txt
+	$(BIN)/python -m pip install --quiet -r requirements/docs.txt
 	touch $@
