@@ -1,14 +1,13 @@
-"""Every named policy on processes of this machine until CartPole is solved; what was measured becomes docs/policies.md.
+"""Every named policy on processes of this machine until CartPole is solved; docs/policies.md has what was measured.
 
     python benchmarks/policies.py                              # all of them, and the page: about 10 minutes
     python benchmarks/policies.py central central:mode=async   # some of them, and no page
 
-What the page says of a policy comes from the policy itself: its docstrings, options, fragments and streams. Only what
-it is for is written here.
+Only the part "Measured" of the page is written here. The pages of the policies show its rows
+(`docs/_ext/policies.py`).
 """
 
 import argparse
-import inspect
 import math
 import statistics
 import sys
@@ -17,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tessera import A2C, DQN, IMPALA, PPO, policies
+from tessera import A2C, DQN, IMPALA, PPO
 from tessera.api import Result, train
 from tessera.engines.driver.pool import keep_processes
 from tessera.graph.disciplines import mode_of
-from tessera.graph.draw import table
-from tessera.planning.prepare import prepare_plan
 
 ENV, TARGET, STEPS = "gymnax:CartPole-v1", 475.0, 500_000
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "policies.md"
@@ -55,60 +52,6 @@ CASES: dict[str, str] = {
     "mirrored": "ppo",
 }
 """What is run, and the algorithm, with its default flags, that it is run with."""
-
-NOTES: dict[str, str] = {
-    "averaging": "For slow links: with `every` large, replicas train alone for long and hardly exchange anything.",
-    "central": (
-        "For many workers that compute gradients and one place that owns the params; shards divide the memory"
-        " and the work of the optimiser. `async` never waits for the slowest worker, and pays with stale "
-        "gradients."
-    ),
-    "decentralised": (
-        "For slow links without a server: only what has added up to the threshold is sent. Choose a threshold"
-        " of the size of the largest elements of a clipped gradient: an element far above it arrives late and"
-        " in pieces, one far below it arrives rarely."
-    ),
-    "distributed_replay": (
-        "For replay algorithms: the store has processes, and so memory, of its own. Under `async` no replica "
-        "waits for params, but a store still draws a set number of samples for every unroll that it takes in,"
-        " which holds the ratio of samples to steps."
-    ),
-    "environments": "For worlds that several agents share, and for simulators that must live apart from the learner.",
-    "fused": (
-        "The default, and the reference that every synchronous policy equals. Nothing is faster for device "
-        "environments, and on one machine little is faster for host environments."
-    ),
-    "gorila": (
-        "For replay algorithms with several learners. `bundled` gives every actor its own replay and learner,"
-        " so that only gradients and params travel."
-    ),
-    "hogwild": (
-        "For small networks on many cores: no server, no locks, no waiting. What two replicas add at the same"
-        " instant may be lost, and runs do not repeat."
-    ),
-    "mirrored": (
-        "For updates that are cheap compared with the experience they need: every replica repeats the same "
-        "computation instead of exchanging its result."
-    ),
-    "multi_learner": (
-        "For gradients that are costly to compute: each replica has its part of every minibatch, and all hold"
-        " the same params."
-    ),
-    "multi_learner_coarse": (
-        "For slow environments and a slow learner at once: actors divide the stepping, learners the gradients."
-    ),
-    "single_learner_coarse": (
-        "For environments that are slow to step: actors divide the stepping, and only whole unrolls travel. "
-        "`async` is for actors of uneven speed, and for off-policy corrections that bear the lag; `first` "
-        "keeps the update on policy without waiting for stragglers."
-    ),
-    "single_learner_fine": (
-        "For networks that are costly to act with: one big batched forward pass serves all environments, and "
-        "no params travel. Every step waits for a round trip."
-    ),
-    "split_inference": "For large networks, where acting and learning each fill accelerators of their own.",
-}
-"""What each policy is for."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +123,7 @@ MARKER = "<!-- From here on made by"
 def page(rows: Sequence[Row], command: str, by_hand: str) -> str:
     """The whole page, with its first part as it is."""
     lines = [
-        f"{MARKER} `{command}`: change the policies or that script, not this part. -->",
+        f"{MARKER} `{command}`: change that script, not this part. -->",
         "",
         "## Measured",
         "",
@@ -193,33 +136,7 @@ def page(rows: Sequence[Row], command: str, by_hand: str) -> str:
         "",
         *markdown(COLUMNS, map(cells, rows)),
     ]
-    for name in policies.names():
-        lines += ["", *section(name)]
     return by_hand.partition(MARKER)[0] + "\n".join(lines) + "\n"
-
-
-def section(name: str) -> list[str]:
-    """What a policy is, and what becomes of each of its cases."""
-    function = policies.maker(name)
-    module, policy = inspect.getmodule(function), policies.get(name)
-    lines = [f"## `{name}`", "", inspect.cleandoc(module.__doc__ or ""), "", inspect.getdoc(function) or ""]
-    lines += ["", f"Mirrors: {policy.mirrors}.", "", NOTES[name], ""]
-    given = [f"`{key}={_shown(default)}`" for key, default in policies.options(function).items()]
-    lines += [f"Options and their defaults: {', '.join(given)}." if given else "It has no options."]
-    for text, algorithm in CASES.items():
-        if policies.split(text)[0] == name:
-            lines += ["", f"`{text}`, here for {algorithm}:", "", "```text", *_plan(text, algorithm), "```"]
-    return lines
-
-
-def _shown(default: Any) -> str:
-    return str(default).lower() if default is None or isinstance(default, bool) else str(default)
-
-
-def _plan(text: str, algorithm: str) -> list[str]:
-    """Fragments and streams, as `tessera plan` prints them."""
-    *_, plan = prepare_plan(ALGORITHMS[algorithm], ENV, text, engine="local")
-    return table(plan).partition("\n\n")[2].splitlines()
 
 
 def main() -> None:
