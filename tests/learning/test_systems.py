@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 
-from tessera.systems import SYSTEMS
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import staleness
-from systems import NOTES
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +73,6 @@ def train(system: str, env: str, seed: int, folder: Path, *flags: str) -> dict[s
     assert done.returncode == 0, done.stderr
     processes = json.loads((folder / "processes.json").read_text()) if (folder / "processes.json").exists() else {}
     return {**json.loads((folder / "summary.json").read_text()), "processes": len(processes)}
-
-
-def test_no_system_is_without_notes():
-    assert set(NOTES) == set(SYSTEMS)
 
 
 def solve(system: str, env: str, target: float, seed: int, folder: Path) -> dict[str, Any]:
