@@ -59,6 +59,7 @@ copybutton_only_copy_prompt_lines = False
 html_theme = "sphinx_book_theme"
 default_role = "code"
 html_title = "Tessera"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {
