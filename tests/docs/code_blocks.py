@@ -47,7 +47,8 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def run(block: Block, folder: Path) -> None:
     """Run a block as a reader would, in a folder where those before it were run; fail with what it printed."""
     if block.language == "python":
-        script = folder / f"block_{block.number}.py"
+        named = re.match(r"# (\w+\.py)\n", block.text)  # the page says under which name it is to be saved
+        script = folder / (named[1] if named else f"block_{block.number}.py")
         script.write_text(block.text)
         command = [sys.executable, script.name]
     else:
