@@ -93,12 +93,16 @@ def _lag(plan: Plan) -> str:
     """By how much what is acted and learned with trails behind the newest params."""
     loose = next((c for c in reversed(plan.channels) if not isinstance(c.discipline, Sync)), None)
     if loose is None:
-        return f"act uses the params of {plan.lag} update(s) ago" if plan.lag else "none"
+        return f"act uses the params of {_updates(plan.lag)} ago" if plan.lag else "none"
     subject = "peers are" if loose.among_peers else "params are"
     bound = bound_of(loose.discipline)
     if bound is None:
         return f"{subject} any number of updates behind"
-    return f"{subject} {bound} update(s) behind at the most"
+    return f"{subject} {_updates(bound)} behind at the most"
+
+
+def _updates(count: int) -> str:
+    return f"{count} update{'s' * (count != 1)}"
 
 
 def _fragment(plan: Plan, f: Placement) -> tuple[str, ...]:

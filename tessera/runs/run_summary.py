@@ -83,7 +83,8 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
         lines.append(f"stopped early, at update {summary['updates']}: {summary['stop_reason']}")
     if summary["restarts"]:
         lost = f"; {summary['lost_rows']:,} rows of experience were lost with them" if summary["lost_rows"] else ""
-        lines.append(f"{summary['restarts']} replicas died and were started again{lost}")
+        died = "1 replica died and was" if summary["restarts"] == 1 else f"{summary['restarts']} replicas died and were"
+        lines.append(f"{died} started again{lost}")
     return [*lines, f"results in {folder}"] if folder else lines
 
 

@@ -81,10 +81,10 @@ def test_the_table_says_when_nothing_is_cut_and_what_happens_between_devices():
     ("policy", "told"),
     [
         ("single_learner_coarse", "none"),
-        ("single_learner_coarse:lag=2", "act uses the params of 2 update(s) ago"),
+        ("single_learner_coarse:lag=2", "act uses the params of 2 updates ago"),
         ("single_learner_coarse:mode=async", "params are any number of updates behind"),
-        ("central:mode=async,lag=1", "params are 1 update(s) behind at the most"),
-        ("decentralised:lag=1", "peers are 1 update(s) behind at the most"),
+        ("central:mode=async,lag=1", "params are 1 update behind at the most"),
+        ("decentralised:lag=1", "peers are 1 update behind at the most"),
         ("hogwild", "peers are any number of updates behind"),
     ],
 )
@@ -94,7 +94,7 @@ def test_the_table_tells_the_lag(policy, told):
 
 def test_the_table_tells_the_lag_of_host_environments():
     lagging = make_plan(COARSE, Needs("dqn", "cartpole", False, 32, True, True), 16)
-    assert "act uses the params of 1 update(s) ago" in render(lagging)
+    assert "act uses the params of 1 update ago" in render(lagging)
 
 
 def arrows(made: Plan, kind: str) -> set[tuple[str, str, str]]:

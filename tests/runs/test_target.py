@@ -190,6 +190,8 @@ def test_a_process_imports_the_main_module_only_where_a_job_needs_it() -> None:
     main.Mine = mine  # type: ignore[attr-defined]
     try:
         assert pool.needs_main(pool.pack_job(mine))
+        with pool._importable_main(False), pytest.raises(tessera.TesseraError, match="put it into a file of its own"):
+            pool.pack_job(mine)
     finally:
         del main.Mine  # type: ignore[attr-defined]
     with pool._importable_main(False):

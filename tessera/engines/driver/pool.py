@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 from tessera.channels.packing import Arrays, read_block, unpack, write_block
@@ -175,14 +176,26 @@ def assign(process: PooledProcess, job: Any) -> None:
 
 
 def pack_job(job: Any) -> bytes:
-    """A job as it is sent to a process; one that cannot be pickled is refused."""
+    """A job as it is sent to a process; one that cannot be pickled there and unpickled is refused."""
     try:
-        return bytes(ForkingPickler.dumps(job))
+        packed = bytes(ForkingPickler.dumps(job))
     except Exception as error:  # whatever pickling raises
         raise TesseraError(
             f"the environment or algorithm cannot be sent to another process ({error}): define it at the top level "
             "of a module, or use --engine serial"
         ) from None
+    if needs_main(packed) and not _has_main_file():
+        raise TesseraError(
+            "the environment or algorithm is defined in a notebook or at a prompt, where other processes cannot import "
+            "it: put it into a file of its own and import it from there, or use --engine serial"
+        )
+    return packed
+
+
+def _has_main_file() -> bool:
+    """Whether the main module is a file or a module, which other processes can import too."""
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is not None or Path(getattr(main, "__file__", "")).is_file()
 
 
 def needs_main(packed: bytes) -> bool:

@@ -368,11 +368,17 @@ class Supervisor:
             self._last_words[place] = {"kind": "hung", "text": text, "futile": True}
             handle.terminate()
         elif seconds > SLOW_START_SECONDS and place not in self._called_slow:
-            self._called_slow.add(place)
-            self.note(
-                f"replica {self.titles[place]} has been starting for {seconds:.0f} s: it imports, makes its "
-                f"environments or compiles; after {self.start_timeout:.0f} s it is started again (--start-timeout)"
-            )
+            self._note_slow_start(seconds)
+
+    def _note_slow_start(self, seconds: float) -> None:
+        """Say once which replicas take long to start: mostly several do so together."""
+        slow = [place for place in self._starting_since if place not in self._called_slow]
+        self._called_slow.update(slow)
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        self.note(
+            f"replica {self.titles[slow[0]]}{more} has been starting for {seconds:.0f} s: it imports, makes its "
+            f"environments or compiles; after {self.start_timeout:.0f} s it is started again (--start-timeout)"
+        )
 
     def _end_stall(self) -> None:
         """If all replicas wait for each other, none hangs and nothing will ever come: the run goes back."""
