@@ -50,7 +50,8 @@ def why_best(ranking: Ranking) -> str:
     rest = f"predicted {best.steps_per_second:,.0f} steps/s"
     second = next((c for c in ranking.candidates[1:]), None)
     if second is None:
-        return f"{rest}, and no other plan is possible here"
+        others = "can be predicted here: `tessera plan` says why" if ranking.refused else "is possible here"
+        return f"{rest}, and no other plan {others}"
     if second.steps_per_second > best.steps_per_second * (1 - CLOSE):
         return f"{rest}, about as many as {second.policy.name}, which is not simpler"
     return f"{rest}, against {second.steps_per_second:,.0f} of the next best, {second.policy.name}"

@@ -10,8 +10,8 @@ from tessera.planning.explain import explanation
 from tessera.planning.ranking import Candidate, Ranking
 
 MB = 2**20
-SHOWN = 10
-"""Colourings that are not possible, of which the reason is shown."""
+SHOWN = 5
+"""Reasons why colourings are not possible that are shown."""
 
 
 def render_ranking(ranking: Ranking, form: str = "table") -> str:
@@ -33,10 +33,21 @@ def _table(ranking: Ranking) -> str:
         parts += ["", title, "", _rows(ranking, ranking.other_recipes, lag=True)]
     parts += ["", explanation(ranking)]
     if ranking.refused:
-        shown = [f"  {r.colouring}: {r.reason}" for r in ranking.refused[:SHOWN]]
-        more = len(ranking.refused) - SHOWN
-        parts += ["", "not possible here", *shown, *([f"  and {more:,} more"] if more > 0 else [])]
+        parts += ["", "not possible here", *_refusals(ranking)]
     return "\n".join(parts)
+
+
+def _refusals(ranking: Ranking) -> list[str]:
+    """Colourings that are left out, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for each in ranking.refused:
+        reasons.setdefault(each.reason, []).append(each.colouring)
+    lines = []
+    for reason, names in list(reasons.items())[:SHOWN]:
+        others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        lines.append(f"  {names[0]}{others}: {reason}")
+    more = len(reasons) - SHOWN
+    return lines + ([f"  and {more:,} more reasons"] if more > 0 else [])
 
 
 def _rows(ranking: Ranking, candidates: Sequence[Candidate], lag: bool = False) -> str:

@@ -114,6 +114,8 @@ class _Search:
     def __init__(self, workload: Workload, demands: Demands, objective: Objective) -> None:
         self.workload, self.demands, self.objective = workload, demands, objective
         self.refused: list[Refusal] = []
+        self._colourings: dict[str, Colouring] = {}
+        """Name of a plan that was simulated -> its colouring."""
 
     def bound(self, asynchronous: bool, alone: bool) -> Iterable[_Bounded]:
         """Bound all colourings; one that has no plan is refused once for all numbers of replicas."""
@@ -180,15 +182,16 @@ class _Search:
             if machine.accelerators:
                 more = self._predict(best.plan, best.bound, accelerators=machine.accelerators + 1)
                 yield Gain("accelerator", more.steps_per_second)
-        fragments = list(best.policy.fragments)
-        k = best.policy.home("env")
-        fragments[k] = replace(fragments[k], replicas=fragments[k].replicas + 1)
+        colouring, k = self._colourings[best.policy.name], best.policy.home("env")
+        (replicas, devices), sizes = colouring.sizes[k], list(colouring.sizes)
+        sizes[k] = replicas + 1, devices
+        larger = colouring._replace(sizes=tuple(sizes))
         try:
-            plan = self.workload.plan(replace(best.policy, fragments=tuple(fragments)))
-            more = self._predict(plan, best.bound)
-        except TesseraError:  # as many as there are groups, or as there is room for
+            bound = bound_of(self.workload, self.demands, larger)
+            more = self._predict(self.workload.plan(larger.policy()), bound)
+        except TesseraError:  # as many as there are groups, or as there is room for, or nobody knows what it costs
             return
-        yield Gain(f"replica of {fragments[k].title}", more.steps_per_second)
+        yield Gain(f"replica of {best.policy.fragments[k].title}", more.steps_per_second)
 
     def _at_most(self, each: _Bounded) -> float:
         return self.workload.steps_per_round / each.bound.seconds if each.bound.seconds else math.inf
@@ -201,6 +204,7 @@ class _Search:
     def _candidate(self, each: _Bounded) -> Candidate | None:
         """Plan and simulate; None if there is no plan, of which the reason is kept."""
         policy = each.colouring.policy()
+        self._colourings[policy.name] = each.colouring
         footprints = footprints_of(self.workload, each.colouring, self.demands.template(each.colouring))
         try:
             short = shortage(self.workload, footprints)

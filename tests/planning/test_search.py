@@ -9,9 +9,14 @@ import pytest
 from tessera import A2C, TesseraError, envs
 from tessera.engines.simulated.costs import Costs, LinkCosts, Timing, Work
 from tessera.engines.simulated.machine import Machine
+from tessera.planning.colourings import Colouring
+from tessera.planning.demands import Demands, node_name
 from tessera.planning.explain import explanation, why_best
+from tessera.planning.prepare import reference_plan
 from tessera.planning.ranking import Candidate, Ranking, time_for
+from tessera.planning.ranking_table import SHOWN, render_ranking
 from tessera.planning.search import search_plans
+from tessera.planning.workload import Workload
 
 QUEUE = A2C(unroll=4, widths=(8,))
 DEVICE, HOST = "gymnax:CartPole-v1", "CartPole-v1"
@@ -190,3 +195,15 @@ def test_the_same_is_found_twice():
     first, second = (search(work, cores=1, env=HOST, groups=1) for _ in range(2))
     assert first.to_json() == second.to_json()
     assert first.best.low < first.best.steps_per_second < first.best.high  # some steps take longer
+
+
+def test_of_a_profile_that_knows_one_program_nothing_else_is_foretold():
+    workload = Workload(*reference_plan(QUEUE, DEVICE, envs=8, groups=8, lag=0), Costs(), Machine(2, 0, 64 * GB, 0), 0)
+    together = Colouring((("env", "act", "store", "grad", "apply"),), ((1, 1),))
+    (program,) = Demands(workload).template(together).programs
+    (call,) = program.calls
+    found = search(Costs(timings={node_name(call.node): (Timing(8, 1, (Work(1.0, 1.0),)),)}, dispatch=0.001), cores=2)
+    assert [c.policy.name for c in found.candidates] == [EVERYTHING]
+    assert why_best(found).endswith("and no other plan can be predicted here: `tessera plan` says why")
+    assert [gain.what for gain in found.gains] == ["core"]  # one more replica would be other programs
+    assert sum("the profile was cut short" in line for line in render_ranking(found).splitlines()) <= SHOWN
