@@ -88,7 +88,7 @@ def video_command(arguments: list[str]) -> None:
 
 
 def _told(shots: Iterator[Shot], played: list[FilmedEpisode]) -> Iterator[Any]:
-    """The frames; episodes are told of as they end, and noted."""
+    """The frames; episodes are reported as they end, and noted."""
     for frame, episode in shots:
         yield frame
         if episode is not None:

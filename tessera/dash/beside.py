@@ -69,14 +69,14 @@ def start(folder: Path, port: int | None, note: Callable[[str], None], advice: S
             text=True,
             errors="replace",
         )
-        with suppress(ProcessLookupError):  # it has ended, which is told of
+        with suppress(ProcessLookupError):  # it has ended, which is reported
             os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         note(f"dashboard: {address(place, listening, run or None)}")
     return process
 
 
 def tell_of_end(process: subprocess.Popen[str], ending: threading.Event, note: Callable[[str], None]) -> None:
-    """Wait for the end of the dashboard; one that is early is told of."""
+    """Wait for the end of the dashboard; one that is early is reported."""
     last = ""
     assert process.stderr is not None
     for line in process.stderr:

@@ -57,7 +57,7 @@ class RunWatch:
         return found + self._if_another("run", self._answers.news(self._name))
 
     def _if_another(self, event: str, data: Any) -> list[News]:
-        """What is told as a whole whenever it changes."""
+        """What is sent as a whole whenever it changes."""
         if self._last.get(event) == data:
             return []
         self._last[event] = data

@@ -27,7 +27,7 @@ def engine_for(
     on_event: Callable[[ReplicaEvent], None],
     folder: Path | None,
 ) -> Engine:
-    """Make it, for a run in `folder`, where replicas of other machines put what they print; `on_event` is told of
+    """Make it, for a run in `folder`, where replicas of other machines put what they print; `on_event` is called for
     replicas that die."""
     address = cluster.prepare(options.address) if plan.engine == "ray" else None
     return make_engine(

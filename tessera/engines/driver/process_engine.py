@@ -68,7 +68,7 @@ class ProcessEngine(MapReduce):
     ) -> None:
         """`logs` is a folder for what replicas of other machines print; those of this one print here.
 
-        `recording` is what replicas are recorded by, and `on_event` is told, by another thread, of those that die.
+        `recording` is what replicas are recorded by, and `on_event` is called, by another thread, for those that die.
         `trust_network` allows replicas to listen where other machines can reach them, without a token.
         """
         self.logs, self._x64, self.trust_network = logs, wide_numbers(), trust_network
