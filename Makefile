@@ -68,11 +68,13 @@ clean:
 
 $(VENV)/.core: requirements/core.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the core into $(VENV): about 950 MB, 1 to 2 minutes"
 	$(BIN)/python -m pip install --quiet -r requirements/core.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core requirements/dev.txt
+	@echo "installing all extras and tools into $(VENV): about 1.4 GB more, 1 to 2 minutes"
 	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
 	touch $@
 

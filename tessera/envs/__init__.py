@@ -28,7 +28,7 @@ from tessera.envs.wrappers import WRAPPERS, words_of, wrap_by_name
 from tessera.envs.wrappers.own import name_of
 from tessera.errors import RAISED_BY_USERS, TesseraError, unknown_name
 from tessera.support.imports import import_target
-from tessera.support.named_objects import parse_options
+from tessera.support.named_objects import module_of, parse_options
 
 __all__ = [
     "PRECISIONS",
@@ -270,4 +270,4 @@ def renamed(environment: Environment, name: str) -> Environment:
 
 def _describe(thing: Any) -> str:
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+    return f"{module_of(named)}.{named.__qualname__}"

@@ -13,7 +13,7 @@ from tessera.algorithms.contract import Algorithm
 from tessera.errors import RunFailed, TesseraError
 from tessera.support.fields import options_of
 from tessera.support.files import read_json, refuse_links, write_json
-from tessera.support.named_objects import name_of
+from tessera.support.named_objects import module_of, name_of
 
 MAY_CHANGE = ("steps", "target_return", "seeds", "preset", "system")
 """Entries of config.json that a resumed run may change, besides the capacity of a replay."""
@@ -27,7 +27,7 @@ def algorithm_config(algorithm: Algorithm) -> dict[str, Any]:
     """The name, class and fields of an algorithm as plain data."""
     cls = type(algorithm)
     fields = {f.name: name_of(getattr(algorithm, f.name), f"--{f.name}") for f in options_of(algorithm)}
-    return {"name": algorithm.name, "class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+    return {"name": algorithm.name, "class": f"{module_of(cls)}.{cls.__qualname__}", **fields}
 
 
 def run_name(config: dict[str, Any]) -> str:
@@ -40,7 +40,10 @@ def check_fresh(folder: Path) -> None:
     """Refuse a folder that already holds a run."""
     check_usable(folder)
     if (folder / "config.json").exists():
-        raise TesseraError(f"{folder} already holds a run: add --resume to go on with it, or choose another --run-dir")
+        raise TesseraError(
+            f"{folder} already holds a run: go on with it by --resume (in Python resume=True), or choose another "
+            "--run-dir (run_dir)"
+        )
 
 
 def check_usable(folder: Path) -> None:

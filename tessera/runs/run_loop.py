@@ -323,7 +323,10 @@ class Run:
                 if reason is not None:
                     return reason
                 if saving:
-                    saved, cost = self._try_to_save()
+                    deaths = self.engine.restarts
+                    saved, spent = self._try_to_save()
+                    if self.engine.restarts == deaths:  # else it was mostly waiting for a replica that hung
+                        cost = spent
                     yield from self._move_to_better_plan()
             except Interrupted:
                 yield from self._go_back()

@@ -74,7 +74,7 @@ def summary_lines(summary: dict[str, Any], folder: Path | None) -> list[str]:
     lines = [
         f"greedy return {number(math.nan if mean is None else mean)} over {summary['eval_episodes']} episodes"
         f"{verdict}; {summary['env_steps']:,} steps in {summary['wall_seconds']:.1f} s"
-        + ("" if speed is None else f" ({speed:,.0f} steps/s{predicted or ''})")
+        + ("" if speed is None else f" ({speed:,.0f} steps/s after the first update{predicted or ''})")
     ]
     if summary["eval_opponent"]:
         counts = Outcomes(*(summary[f"eval_{name}"] for name in Outcomes._fields))

@@ -1,17 +1,19 @@
-"""SIGINT and SIGTERM: a run ends at a checkpoint, or at once where there is nothing to save."""
+"""SIGINT, SIGTERM and SIGHUP: a run ends at a checkpoint, or at once where there is nothing to save."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
 from tessera.errors import Signalled
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 10.0
 """Seconds that replicas have to finish what they were at when a signal came."""
 
@@ -39,7 +41,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, self._note) for number in SIGNALS}
+            ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # by nohup
+            self._old = {number: signal.signal(number, self._note) for number in SIGNALS if number not in ignored}
         return self
 
     def __exit__(
@@ -89,6 +92,8 @@ class StopSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self._give_back()
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if self._at_once:
             raise self.ending()
         if not self._patient:
@@ -98,3 +103,12 @@ class StopSignals:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old = {}
+
+
+def _leave_terminal() -> None:
+    """Print nothing more where the terminal is gone: that would be an error, before anything is saved."""
+    with open(os.devnull, "w") as nowhere:
+        for output in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # one that is no file, or closed
+                if os.isatty(output.fileno()):
+                    os.dup2(nowhere.fileno(), output.fileno())

@@ -59,7 +59,7 @@ def name_of(value: Any, flag: str) -> Any:
         cls = type(value)
         fields = [f for f in options_of(value) if f.init and f.name not in ("parent", "name")]
         given = {f.name: getattr(value, f.name) for f in fields if getattr(value, f.name) != f.default}
-    path = f"{_module_of(cls)}.{getattr(cls, '__qualname__', '')}"
+    path = f"{module_of(cls)}.{getattr(cls, '__qualname__', '')}"
     wrong = [key for key, x in given.items() if not isinstance(x, PLAIN) and not _is_flat(x)]
     if wrong or not isinstance(cls, type) or "<locals>" in path:
         why = "it is no class of a module"
@@ -73,7 +73,7 @@ def name_of(value: Any, flag: str) -> Any:
     return f"{PREFIX}{path}" + (f"?{options}" if options else "")
 
 
-def _module_of(cls: Any) -> str:
+def module_of(cls: Any) -> str:
     """The module of a class; of a class in the script that runs, the module that the script is for others."""
     module = getattr(cls, "__module__", "")
     script = getattr(sys.modules.get("__main__"), "__file__", None)

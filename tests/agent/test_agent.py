@@ -282,6 +282,31 @@ print([name for name in sys.modules if name.startswith(rooms)])
     assert done.stdout == "[]\n"
 
 
+SCRIPT = """
+from dataclasses import dataclass
+import tessera
+
+@dataclass(frozen=True)
+class Mine(tessera.A2C):
+    name = "mine"
+
+if __name__ == "__main__":
+    options = {"steps": 500, "eval_episodes": 1, "quiet": True, "run_dir": "run"}
+    tessera.train(Mine(widths=(8,)), "gymnax:CartPole-v1", "fused:devices=1", **options)
+"""
+
+
+def test_the_run_of_a_class_that_a_script_defines_is_loaded_by_the_name_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "own_script.py").write_text(SCRIPT)
+    subprocess.run([sys.executable, "own_script.py"], cwd=tmp_path, check=True)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["algorithm"]["class"] == "own_script.Mine"
+    code = "import tessera; print(tessera.load('run', trust=True).act([0.0] * 4) in (0, 1))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    with pytest.raises(TesseraError, match=r"py:own_script\.Mine"):
+        tessera.load(tmp_path / "run")
+
+
 def test_an_environment_without_a_name_is_passed_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tessera.A2C(**SMALL), "CartPole-v1")
     config = json.loads((folder / "config.json").read_text())

@@ -159,7 +159,7 @@ def test_a_run_directory_that_is_taken_is_refused_and_left_alone(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     (tmp_path / "file").touch()
-    assert "run already holds a run: add --resume" in refused(capsys, *TRAIN, "--run-dir", "run")
+    assert "run already holds a run: go on with it by --resume" in refused(capsys, *TRAIN, "--run-dir", "run")
     assert "file is a file: choose another --run-dir" in refused(capsys, *TRAIN, "--run-dir", "file")
     assert "file is a file: choose another --run-dir" in refused(capsys, *TRAIN, "--run-dir", "file/sub")
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["file", "run", "run/config.json"]

@@ -271,13 +271,13 @@ def test_after_sigkill_at_a_random_moment_resume_gives_the_same_bits(
     assert_continuous(killed, updates, ENVS * 8, ALGORITHMS[name].schedule.warmup * ENVS * 8)
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT, signal.SIGHUP])
 def test_a_process_that_is_signalled_saves_and_exits_as_shells_expect(number: signal.Signals, tmp_path: Path) -> None:
     process = start(command("ppo", tmp_path / "run", 1_000_000))
     wait_for_update(process, tmp_path / "run", 2)
     process.send_signal(number)
     code, output = finish(process)
-    assert code == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert code == {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}[number]
     saved = Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest()
     assert output.splitlines()[-1].startswith(f"{number.name}: saved update {saved} in")
     assert "Traceback" not in output

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ FUTILE_RESTARTS = 3
 POLL_SECONDS = 0.2
 SLOW_START_SECONDS = 30.0
 """After how long it is said that a replica still starts."""
+SLOW_ANSWER_SECONDS = 10.0
+"""After how long it is said which replicas have not answered a request, such as that for a checkpoint."""
 CLOSE_SECONDS = 3.0
 """How long processes may take to end when they are asked to."""
 
@@ -215,9 +218,31 @@ class Supervisor:
         """Send a command and wait for every answer; what makes that impossible is raised."""
         wanted = list(places)
         self._send_request(wanted, command, arrays)
-        self.wait_for(lambda: all(k in self._answers for k in wanted))
+        with self._naming_the_silent(wanted):
+            self.wait_for(lambda: all(k in self._answers for k in wanted))
         self.raise_failure()
         return dict(self._answers)
+
+    @contextmanager
+    def _naming_the_silent(self, wanted: list[int]) -> Iterator[None]:
+        """Within this block, say who does not answer once that takes long."""
+
+        def say() -> None:
+            late = [self.titles[k] for k in wanted if k not in self._answers]
+            if late:
+                self.note(
+                    f"the run has waited {SLOW_ANSWER_SECONDS:.0f} s for an answer of {', '.join(late[:3])}"
+                    f"{f' and {len(late) - 3} more' if len(late) > 3 else ''}; a replica that makes no progress for "
+                    f"{self.timeout:.0f} s is started again (--timeout)"
+                )
+
+        timer = threading.Timer(SLOW_ANSWER_SECONDS, say)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def request_from_living(self, places: Iterable[int], command: dict[str, Any]) -> dict[int, Answer]:
         """Send a command to those that are left after a failure; the answers that came in time."""

@@ -18,7 +18,8 @@ from tessera.errors import EnvironmentFailed, TesseraError
 def serve(connection: Connection, cores: tuple[int, ...]) -> None:
     """Take jobs until the driver closes the connection. The environment already holds what JAX reads on import."""
     _die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole process group: the driver decides
+    # these may reach the whole process group: the driver decides
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     if cores:
         os.sched_setaffinity(0, cores)
