@@ -42,6 +42,7 @@ check: $(VENV)/.dev
 
 # The site, in build/docs; a warning is an error. Nothing is fetched while it is built or read.
 docs: $(VENV)/.docs
+	@echo "building the site: commands are run and notebooks executed, 2 to 5 minutes"
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs build/docs
 	@echo "the site is build/docs/index.html"
 
