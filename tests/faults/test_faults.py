@@ -19,6 +19,7 @@ import pytest
 
 import tessera
 from tessera.engines.base import RestartsSpent
+from tessera.engines.driver import supervisor
 from tessera.engines.local import LocalEngine
 from tessera.errors import RunFailed
 
@@ -225,7 +226,8 @@ def wait_until(condition: Any, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def test_a_replica_that_is_stopped_and_makes_no_progress_counts_as_dead(monkeypatch):
+def stop_one(monkeypatch: pytest.MonkeyPatch, title: str) -> list[str]:
+    """Stop a replica once, as SIGSTOP does; the list of titles of those that were."""
     stopped: list[str] = []
 
     def stop(self: Killer, title: str, engine: LocalEngine) -> None:
@@ -233,8 +235,31 @@ def test_a_replica_that_is_stopped_and_makes_no_progress_counts_as_dead(monkeypa
         os.kill(engine.processes()[title], signal.SIGSTOP)
 
     monkeypatch.setattr(Killer, "_kill", stop)
-    Killer(monkeypatch, "env+act", times=1)
+    Killer(monkeypatch, title, times=1)
+    return stopped
+
+
+def test_a_replica_that_is_stopped_and_makes_no_progress_counts_as_dead(monkeypatch):
+    stopped = stop_one(monkeypatch, "env+act")
     options: dict[str, Any] = {"envs": 32, "eval_episodes": 4, "quiet": True, "timeout": 2.0}
     result = tessera.train(CARTPOLE, "gymnax:CartPole-v1", "single_learner_coarse", steps=40_000, seed=1, **options)
     assert len(stopped) == 1
     assert result.summary["restarts"] == 1
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_waits_for_a_stopped_actor_names_it_and_the_next_ones_come_in_time(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(supervisor, "SLOW_ANSWER_SECONDS", 1.0)
+    stopped = stop_one(monkeypatch, "env+act")
+    tessera.train(
+        CARTPOLE, "gymnax:CartPole-v1", "single_learner_coarse:mode=async", steps=4_000_000, seed=1, envs=32,
+        eval_episodes=4, timeout=4.0, checkpoint_every=0.5, run_dir=tmp_path / "run",
+    )  # fmt: skip
+    assert f"has waited 1 s for an answer of {stopped[0]}" in capsys.readouterr().out
+    marks = [json.loads(line) for line in (tmp_path / "run" / "live" / "marks.jsonl").read_text().splitlines()]
+    (death,) = (mark["time"] for mark in marks if mark["kind"] == "death")
+    end = marks[-1]["time"]
+    after = [mark["time"] for mark in marks if mark["kind"] == "checkpoint" and death < mark["time"] < end - 1]
+    assert len(after) >= 2
