@@ -22,6 +22,7 @@ from tessera.engines.base import RestartsSpent
 from tessera.engines.driver import supervisor
 from tessera.engines.local import LocalEngine
 from tessera.errors import RunFailed
+from tessera.runs import run_options
 
 MATCH = tessera.A2C(unroll=8, widths=(8,), learning_rate=0.02)
 CARTPOLE = tessera.A2C(learning_rate=0.003)
@@ -252,10 +253,11 @@ def test_a_checkpoint_that_waits_for_a_stopped_actor_names_it_and_the_next_ones_
     monkeypatch, tmp_path, capsys
 ):
     monkeypatch.setattr(supervisor, "SLOW_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(run_options, "SAVING_SHARE", 0.1)  # a checkpoint falls due long before the timeout
     stopped = stop_one(monkeypatch, "env+act")
     tessera.train(
         CARTPOLE, "gymnax:CartPole-v1", "single_learner_coarse:mode=async", steps=4_000_000, seed=1, envs=32,
-        eval_episodes=4, timeout=4.0, checkpoint_every=0.5, run_dir=tmp_path / "run",
+        eval_episodes=4, timeout=8.0, checkpoint_every=0.5, run_dir=tmp_path / "run",
     )  # fmt: skip
     assert f"has waited 1 s for an answer of {stopped[0]}" in capsys.readouterr().out
     marks = [json.loads(line) for line in (tmp_path / "run" / "live" / "marks.jsonl").read_text().splitlines()]
