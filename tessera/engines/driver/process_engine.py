@@ -217,6 +217,7 @@ class ProcessEngine(MapReduce):
         found: dict[int, Answer] = {}
         try:
             found = self.supervisor.request(places, self._new_snapshot(slots, leave))
+            self._note_restarts()
             yield self._assemble(self._leaves(found, lambda k, command: self.supervisor.request([k], command)))
         finally:
             for k in places:
