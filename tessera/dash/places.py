@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from tessera.errors import TesseraError
 
 PORT = 8642
+HIGHEST_PORT = 65535
 TRIED = 20
 """Ports that are tried from PORT on, where none is named."""
 SHORTEST_TOKEN = 16
@@ -29,7 +30,9 @@ class ServePlace:
 
 
 def check_place(place: ServePlace) -> None:
-    """Refuse to listen where strangers could read, and tokens that can be guessed."""
+    """Refuse ports that there are not, to listen where strangers could read, and tokens that can be guessed."""
+    if place.port is not None and not 0 <= place.port <= HIGHEST_PORT:
+        raise TesseraError(f"--port {place.port}: ports are from 1 to {HIGHEST_PORT}; 0 takes any that is free")
     if place.token is not None and len(place.token) < SHORTEST_TOKEN:
         raise TesseraError(
             f"--token has {len(place.token)} characters, and short ones can be guessed: give at least "
@@ -52,6 +55,8 @@ def listen(place: ServePlace) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == ports[-1]:
                 raise TesseraError(unusable(place, port, error)) from None
+        except UnicodeError:
+            raise TesseraError(f"--host {place.host} is no name of a machine; 127.0.0.1 is this one") from None
     raise AssertionError("unreachable")
 
 

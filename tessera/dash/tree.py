@@ -22,8 +22,9 @@ MOST_FOLDERS = 20_000
 MOST_RUNS = 2000
 MOST_BYTES = 8 << 20
 """Of a file that is read as a whole, if nothing else is said: ours are far smaller."""
-GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ESTALE)
-"""What is not there, what is a link, and what may not be read are all the same to a browser."""
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ESTALE,
+        errno.ENXIO, errno.ENODEV)  # fmt: skip
+"""What is not there, what is a link or no plain file, and what may not be read are all the same to a browser."""
 
 
 class RequestRefused(TesseraError):
@@ -70,11 +71,13 @@ class Tree:
                 inside = [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]
         except OSError:
             return
+        passed_over: frozenset[str] = frozenset()
         if any(name in RUN_ENTRIES for name, _ in inside):
             yield "/".join(parts) or "."
+            passed_over = NOT_SEARCHED
         if len(parts) < DEEPEST:
             for name, is_folder in inside:
-                if is_folder and name not in NOT_SEARCHED and not name.startswith("."):
+                if is_folder and name not in passed_over and not name.startswith("."):
                     yield from self._search((*parts, name), budget)
 
     def is_there(self, name: str) -> bool:
@@ -91,12 +94,14 @@ class Tree:
             check_part(part)
         try:
             with self._folder((*parts_of(name), *inside[:-1])) as folder:
+                if not stat.S_ISREG(os.stat(inside[-1], dir_fd=folder, follow_symlinks=False).st_mode):
+                    return None  # to open a socket fails, and a device may take that as an order
                 descriptor = os.open(inside[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno in GONE:
                 return None
             raise
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # it may have been replaced meanwhile
             return descriptor
         os.close(descriptor)
         return None
@@ -114,8 +119,11 @@ class Tree:
         descriptor = self.open(name, *inside)
         if descriptor is None:
             return None
+        if os.fstat(descriptor).st_size > at_most:
+            os.close(descriptor)
+            return None
         with os.fdopen(descriptor, "rb") as file:
-            data = file.read(at_most + 1)
+            data = file.read(at_most + 1)  # it may have grown
         return data if len(data) <= at_most else None
 
     def files(self, name: str, *inside: str) -> dict[str, int]:

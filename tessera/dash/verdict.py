@@ -120,8 +120,8 @@ def hints(status: Mapping[str, Any] | None, rows: Sequence[Row]) -> list[str]:
     if restarts:
         lost = number(newest.get("lost_rows"))
         rest = f"; {lost:,.0f} rows of experience were lost with them" if lost else ""
-        died = "1 replica died and was" if restarts == 1 else f"{restarts:,.0f} replicas died and were"
-        found.append(f"{died} started again{rest}.")
+        times = "" if restarts == 1 else f", {restarts:,.0f} times in all"
+        found.append(f"A replica died and was started again{times}{rest}.")
     streams = status["streams"] if status else {}
     for name, stream in streams.items():
         if stream["dropped"]:

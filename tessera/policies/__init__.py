@@ -117,8 +117,8 @@ def named(policy: Policy) -> tuple[Policy, str]:
                     found.append((name, [f"{key}={value}" for key, value in given.items() if value != defaults[key]]))
     if not found:
         return policy, policy.name
-    name, given = min(found, key=lambda each: (len(each[1]), each))
-    return replace(policy, name=name), f"{name}:{','.join(given)}" if given else name
+    name, changed = min(found, key=lambda each: (len(each[1]), each))
+    return replace(policy, name=name), f"{name}:{','.join(changed)}" if changed else name
 
 
 def _shape(policy: Policy) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,12 @@ def test_runs_are_found_at_any_depth(runs, answers):
     found = answers.runs()
     assert [run["name"] for run in found["runs"]] == ["a", "group/b", "seeds/seed-1", "seeds/x"]
     assert found["left_out"] == 0
+
+
+def test_a_run_may_be_called_as_a_folder_of_runs_is(runs, answers):
+    for name in ("best", "live", "group/logs", "group/logs/best"):
+        write_run(runs / name)
+    assert [run["name"] for run in answers.runs()["runs"]] == ["best", "group/logs", "live"]
 
 
 def test_a_run_itself_can_be_served(runs):
@@ -220,6 +227,23 @@ def test_a_pipe_in_the_place_of_a_file_is_passed_over(runs, answers):
     os.mkfifo(folder / "metrics.jsonl")
     os.mkfifo(folder / "live" / "status.json")
     assert answers.run("a")["status"] is None
+
+
+def test_a_socket_in_the_place_of_a_file_is_passed_over(runs, answers, monkeypatch):
+    for name in ("a", "b"):
+        write_run(runs / name)
+    (runs / "a" / "config.json").unlink()
+    monkeypatch.chdir(runs / "a")  # the path of a socket has to be short
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind("config.json")
+        assert [run["algorithm"] for run in answers.runs()["runs"]] == ["", "impala"]
+
+
+def test_a_file_that_is_far_too_large_is_not_read(runs, answers, monkeypatch):
+    folder = write_run(runs / "a")
+    os.truncate(folder / "config.json", 1 << 40)
+    monkeypatch.setattr("tessera.dash.tree.os.fdopen", lambda *_: pytest.fail("it was read"))
+    assert answers.tree.read("a", "config.json") is None
 
 
 NASTY = {

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from recorded_runs import ACTORS, LEARNER, status, write_run
+from recorded_runs import ACTORS, LEARNER, row, status, write_run
 
 from tessera import policies
 from tessera.graph.plan import Needs, make_plan
@@ -172,7 +172,7 @@ def test_everything_can_be_reached_with_the_keyboard(served, open_page):
     for _ in range(40):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim().slice(0, 20)"))
-        if seen[-1] == "Replicas":
+        if seen[-1] == "Replicas" and seen.count("Replicas") == 1:  # after the last one, the first has its turn again
             page.keyboard.press("Enter")
     assert {"Skip to content", "Tessera", "Dark", "Replicas", "seconds", "0.2 s", "all"} <= set(seen)
     table = page.locator("#plan tbody tr").all_inner_texts()
@@ -211,6 +211,22 @@ def test_words_of_a_run_are_text(served, open_page):
     assert f"<script>{HOSTILE}</script>" in page.locator(".what").inner_text()
     assert page.locator("main img, main script").count() == 0
     assert "evil" in page.title()
+
+
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_long_names_are_broken_and_states_are_not(runs, dashboard, open_page, width):
+    words = "a_name_that_has_no_end_" * 9
+    for name, seed in ((words, 0), ("b", 1)):
+        write_all(runs, name, seed=seed, policy=words, env=words)
+    started = dashboard(runs, "--port", 0)
+    page = open_page(started.address, width)
+    page.wait_for_selector("text=2 runs")
+    assert without_side_scroll(page)
+    for word in page.locator(".state-word").all():
+        assert word.evaluate("node => node.getClientRects().length") == 1
+    page.goto(f"{started.address}#compare={words}&compare=b")
+    page.wait_for_selector(".config tbody tr")
+    assert without_side_scroll(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -264,6 +280,41 @@ def test_a_page_follows_its_run_and_says_when_it_hears_nothing(runs, dashboard, 
     page.wait_for_selector("figure[aria-label=Return] .value b >> text=77")
     (run / "live" / "status.json").write_text(json.dumps(status(time=time.time() - 60, pid=2**22 + 1)))
     page.wait_for_selector("text=no sign of life since")
+
+
+def test_the_last_row_is_drawn_however_soon_it_follows_another(runs, dashboard, open_page):
+    run = write_all(runs, "mine")
+    page = open_page(f"{dashboard(runs, '--port', 0).address}#run=mine")
+    value = "figure[aria-label=Return] .value b"
+    page.wait_for_selector(f"{value} >> text=40")
+    page.wait_for_timeout(2500)
+    for update in (41, 42, 43):
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row(update)) + "\n")
+        page.wait_for_timeout(700)  # events come twice a second, curves every two seconds
+    page.wait_for_selector(f"{value} >> text=43")
+
+
+def test_tabs_that_nobody_sees_leave_the_connections_to_others(runs, dashboard, open_page):
+    run = write_all(runs, "mine")
+    address = f"{dashboard(runs, '--port', 0).address}#run=mine"
+    tabs = [open_page(address)]
+    hidden = "now => { document.isHidden = now; document.dispatchEvent(new Event('visibilitychange')); }"
+    tell = "Object.defineProperty(document, 'hidden', { get: () => document.isHidden ?? false })"
+    tabs[0].context.add_init_script(tell)
+    tabs[0].reload()
+    for _ in range(8):  # browsers keep six connections to a server
+        tabs[-1].wait_for_selector("#connection >> text=/^connected/")
+        tabs[-1].evaluate(hidden, True)
+        tabs.append(tabs[0].context.new_page())
+        tabs[-1].goto(address, timeout=10_000)
+        tabs[-1].wait_for_selector("figure[aria-label=Return] canvas")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"update": 41, "env_steps": 9999, "seconds": 30.0, "train_return_mean": 77.0}) + "\n")
+    tabs[-1].wait_for_selector("figure[aria-label=Return] .value b >> text=77")
+    assert tabs[0].locator("figure[aria-label=Return] .value b").inner_text() == "40"
+    tabs[0].evaluate(hidden, False)
+    tabs[0].wait_for_selector("figure[aria-label=Return] .value b >> text=77")
 
 
 def test_a_page_says_when_its_server_is_gone_and_comes_back(runs, dashboard, open_page):

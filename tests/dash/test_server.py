@@ -213,6 +213,17 @@ def test_a_port_that_is_taken_is_named_or_passed_over(monkeypatch):
             assert port < other.getsockname()[1] < port + 20
 
 
+@pytest.mark.parametrize("port", [-1, 65536, 70000])
+def test_a_port_that_there_is_not_is_refused(port):
+    with pytest.raises(TesseraError, match=f"--port {port}: ports are from 1 to 65535"):
+        listen(ServePlace(port=port))
+
+
+def test_a_host_that_is_no_name_is_refused():
+    with pytest.raises(TesseraError, match=r"--host a\.\.b is no name of a machine"):
+        listen(ServePlace("a..b", token=TOKEN))
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     assert "is not there" in refused(str(tmp_path / "none"))
     (tmp_path / "file").write_text("")

@@ -50,13 +50,17 @@ const Answers = (() => {
     return answer;
   }
 
-  /** Hear events until the returned function is called. A lost connection is made again, and `again` told. */
+  /**
+   * Hear events until the returned function is called. A lost connection is made again, and `again` told. A page that
+   * nobody sees hears nothing: browsers keep six connections to a server, and the seventh tab would wait for ever.
+   */
   function listen(params, handlers, again) {
     if (saved) return () => {};
     let source = null;
     let timer = 0;
     let lost = false;
     function open() {
+      if (document.hidden) return;
       source = new EventSource(address("/api/events", params));
       source.onopen = () => {
         setConnected(true);
@@ -73,10 +77,20 @@ const Answers = (() => {
         source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
       }
     }
+    function close() {
+      clearTimeout(timer);
+      source?.close();
+    }
+    function shown() {
+      close();
+      lost = true;
+      open();
+    }
+    document.addEventListener("visibilitychange", shown);
     open();
     return () => {
-      clearTimeout(timer);
-      source.close();
+      document.removeEventListener("visibilitychange", shown);
+      close();
     };
   }
 

@@ -105,13 +105,14 @@ const Run = (() => {
       }
     }
 
-    let last = 0;
-    /** New rows: curves are asked for again, at most every two seconds. */
+    let [last, due] = [-EVERY, 0];
+    /** New rows: curves are asked for again, at most every two seconds, and for the last rows too. */
     function newRows() {
-      if (performance.now() - last < EVERY || document.hidden) return;
-      last = performance.now();
-      if (metrics.length) board.refresh();
-      else load();
+      due ||= setTimeout(() => {
+        [last, due] = [performance.now(), 0];
+        if (metrics.length) board.refresh();
+        else load();
+      }, Math.max(0, last + EVERY - performance.now()));
     }
 
     load().then(follow);
@@ -130,6 +131,7 @@ const Run = (() => {
         stop();
         clearInterval(clock);
         clearTimeout(timer);
+        clearTimeout(due);
         board.close();
         timeline.close();
       },
