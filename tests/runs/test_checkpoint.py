@@ -273,7 +273,8 @@ def test_after_sigkill_at_a_random_moment_resume_gives_the_same_bits(
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT, signal.SIGHUP])
 def test_a_process_that_is_signalled_saves_and_exits_as_shells_expect(number: signal.Signals, tmp_path: Path) -> None:
-    process = start(command("ppo", tmp_path / "run", 1_000_000))
+    # tests may have been started by nohup, under which SIGHUP is ignored
+    process = start(["env", "--default-signal=HUP", *command("ppo", tmp_path / "run", 1_000_000)])
     wait_for_update(process, tmp_path / "run", 2)
     process.send_signal(number)
     code, output = finish(process)
