@@ -126,7 +126,7 @@ def test_what_a_run_did_stays_readable(said, tmp_path):
     assert result.summary["predicted"] == {"steps_per_second": 1e12, "lag_mean": 0.0, "lag_max": 0.0}
     assert result.summary["measured"]["steps_per_second"] > 0
     assert result.summary["measured"]["lag_mean"] == 0.0
-    assert any("steps/s, predicted 1,000,000,000,000)" in line for line in said)
+    assert any("steps/s after the first update, predicted 1,000,000,000,000)" in line for line in said)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["update"] for row in rows] == [1, 2, 3, 4, 5]
 
