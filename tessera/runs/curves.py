@@ -27,6 +27,13 @@ AXES = {
 MOST_POINTS = 1000
 """Points of a curve of several runs together."""
 ENDINGS = (".png", ".svg", ".pdf")
+MOST_INSIDE = 10
+"""Curves that are named inside the axes, each in a colour of its own; the names of more stand beside them."""
+NAMES_IN_A_COLUMN = 24
+WIDTH, HEIGHT = 7.0, 4.2
+"""Inches of a picture, without names that stand beside it."""
+LETTER = 0.066
+"""Inches of a letter of a name, about."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +156,13 @@ def _draw(curves: Sequence[Drawn], out: Path, look: Look) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    # the same curves give the same file, and words stay words
-    with matplotlib.rc_context({"svg.hashsalt": "tessera", "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    # the same curves give the same file, words stay words, and a dollar in a name begins no formula
+    with matplotlib.rc_context({"svg.hashsalt": "tessera", "svg.fonttype": "none", "text.parse_math": False}):
+        columns = -(-len(curves) // NAMES_IN_A_COLUMN) if len(curves) > MOST_INSIDE else 0
+        names = columns * (0.6 + LETTER * max(len(curve.label) for curve in curves))
+        figure, axes = plt.subplots(figsize=(WIDTH + names, HEIGHT), layout="constrained")
         try:
+            axes.set_prop_cycle(plt.cycler(linestyle=["-", "--", ":", "-."]) * plt.rcParams["axes.prop_cycle"])
             for curve in curves:
                 (drawn,) = axes.plot(curve.line.x, curve.line.y, label=curve.label)
                 if curve.seeds > 1:
@@ -163,7 +173,10 @@ def _draw(curves: Sequence[Drawn], out: Path, look: Look) -> None:
                 xlabel=AXES[look.by][1], ylabel=_words(curves, look), title=", ".join(sorted({c.env for c in curves}))
             )
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+            if columns:
+                figure.legend(loc="outside right upper", fontsize="small", ncols=columns)
+            else:
+                axes.legend(fontsize="small")
             with replaced_file(out) as draft:
                 figure.savefig(draft, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
         except OSError as error:

@@ -144,8 +144,9 @@ class LiveFiles:
     def _contents(self) -> dict[str, Any]:
         replicas, now = self._replicas(), time.time()
         for replica in replicas:
-            if self._known.get(replica.place) != replica.in_words:
-                self._known[replica.place], self._since[replica.place] = replica.in_words, now
+            state = "finished" if self._state in ("finished", "stopped") else replica.in_words
+            if self._known.get(replica.place) != state:
+                self._known[replica.place], self._since[replica.place] = state, now
         return self._status.status(self._state, self._why, replicas, self._since)
 
     def _write_json(self, name: str, value: dict[str, Any]) -> None:

@@ -95,6 +95,7 @@ def test_an_animation_is_xml_without_scripts_in_which_each_frame_has_its_turn(ru
         (["-o", "a.gif", "--episodes", "0"], "--episodes 0: at least one"),
         (["-o", "a.gif", "--max-steps", "0"], "--max-steps 0: at least one"),
         (["-o", "a.gif", "--seed", "-1"], "--seed -1: it cannot be below zero"),
+        (["-o", "a.gif", "--seed", str(2**63)], f"--seed {2**63}: it cannot be above {2**63 - 1}"),
         (["-o", "a.gif", "--fps", "0"], "--fps 0: it must be above 0"),
         (["-o", "a.gif", "--size", "9"], "--size 9: rows of pixels are from 16 to 4320"),
         (["-o", "a.gif", "--checkpoint", "12345"], "has no checkpoint 12345"),

@@ -51,7 +51,7 @@ def test_a_run_with_a_saved_profile_has_its_prediction_beside_it(tmp_path, monke
     found = tessera.train(ALGORITHM, ENV, "fused:devices=1", **options)
     assert found.summary["predicted"] == {"steps_per_second": 1000.0, "lag_mean": 0.0, "lag_max": 0.0}
     assert found.summary["measured"]["steps_per_second"] > 0
-    assert "steps/s, predicted 1,000)" in capsys.readouterr().out
+    assert "steps/s after the first update, predicted 1,000)" in capsys.readouterr().out
     path.write_text("{}")
     assert tessera.train(ALGORITHM, ENV, "fused:devices=1", **options).summary["predicted"] is None
     assert "is not a profile" in capsys.readouterr().out

@@ -125,3 +125,25 @@ def test_a_run_without_the_metric_is_named(tmp_path):
         curves_of(runs, Look("loss"))
     with pytest.raises(TesseraError, match="two has no finished episode to draw"):
         curves_of(runs, Look())
+
+
+def test_names_of_many_runs_stand_beside_the_axes(tmp_path):
+    runs = [write(tmp_path / f"run_{k:02}", [1.0, 2.0], seed=k) for k in range(60)]
+    sizes = []
+    for count in (10, 60):
+        main(["plot", *map(str, runs[:count]), "-o", str(tmp_path / "a.svg")])
+        root = ET.parse(tmp_path / "a.svg").getroot()
+        width, height = map(float, root.attrib["viewBox"].split()[2:])
+        texts = [element for element in root.iter() if element.tag.endswith("text")]
+        assert all(0 <= float(text.attrib["y"]) <= height for text in texts if "y" in text.attrib)
+        assert sum("fused, seed" in (text.text or "") for text in texts) == count
+        sizes.append((width, height))
+    assert sizes[1][0] > 1.5 * sizes[0][0]
+    assert sizes[1][1] == sizes[0][1]
+
+
+def test_names_are_no_formulas(tmp_path):
+    run = write(tmp_path / "a$\\nothing$b", [1.0, 2.0], env="py:x.$\\y$")
+    main(["plot", str(run), "-o", str(tmp_path / "a.svg")])
+    words = {element.text for element in ET.parse(tmp_path / "a.svg").iter() if element.tag.endswith("text")}
+    assert {"ppo × fused, seed 0 (a$\\nothing$b)", "py:x.$\\y$"} <= words

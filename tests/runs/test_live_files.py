@@ -185,6 +185,16 @@ def test_a_folder_that_cannot_be_written_to_is_said_once_and_the_run_goes_on(tmp
     assert (tmp_path / "run" / "live").read_text() == "in the way"
 
 
+def test_replicas_are_finished_since_the_run_has_ended(plan: Plan, tmp_path: Path) -> None:
+    live = LiveFiles(plan, print)
+    live.open(tmp_path, lambda: REPLICAS)
+    live.write()
+    ended = time.time()
+    live.end("finished", "")
+    live.close()
+    assert all(replica["since"] >= ended for replica in read(tmp_path)["replicas"])
+
+
 @pytest.mark.parametrize("policy", ["fused", "single_learner_coarse:actors=2"])
 def test_a_run_leaves_its_last_state_and_its_marks(policy: str, tmp_path: Path) -> None:
     tessera.train(
