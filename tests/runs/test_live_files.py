@@ -198,8 +198,9 @@ def test_replicas_are_finished_since_the_run_has_ended(plan: Plan, tmp_path: Pat
 @pytest.mark.parametrize("policy", ["fused", "single_learner_coarse:actors=2"])
 def test_a_run_leaves_its_last_state_and_its_marks(policy: str, tmp_path: Path) -> None:
     tessera.train(
-        ALGORITHM, "gymnax:CartPole-v1", policy, steps=64 * 100, envs=8, run_dir=tmp_path, eval_episodes=2, quiet=True
-    )
+        ALGORITHM, "gymnax:CartPole-v1", policy, steps=64 * 100, envs=8, run_dir=tmp_path, eval_episodes=2, quiet=True,
+        checkpoint_every=1000,  # however slow the machine: one checkpoint, at the end
+    )  # fmt: skip
     found = read(tmp_path)
     assert (found["state"], found["update"], found["updates"]) == ("finished", 100, 100)
     assert {replica["state"] for replica in found["replicas"]} == {"finished"}
