@@ -18,7 +18,7 @@ from typing import Any
 from tessera.engines.base import ReplicaEvent, ReplicaStatus
 from tessera.engines.replica.reports import Reports
 from tessera.graph.plan import Plan
-from tessera.runs.live_status import LiveStatus, Standing
+from tessera.runs.live_status import OVER, LiveStatus, Standing
 from tessera.support.files import open_to_append, write_bytes
 
 INTERVAL = 1.0
@@ -98,7 +98,7 @@ class LiveFiles:
 
     def end(self, state: str, why: str) -> None:
         """Note how the run has ended: it is finished, stopped or failed."""
-        if self._state not in ("finished", "stopped", "failed"):
+        if self._state not in (*OVER, "failed"):
             self._state, self._why = state, why
             self.mark("end", f"{state}: {why}" if why else state)
 
@@ -144,7 +144,7 @@ class LiveFiles:
     def _contents(self) -> dict[str, Any]:
         replicas, now = self._replicas(), time.time()
         for replica in replicas:
-            state = "finished" if self._state in ("finished", "stopped") else replica.in_words
+            state = "finished" if self._state in OVER else replica.in_words
             if self._known.get(replica.place) != state:
                 self._known[replica.place], self._since[replica.place] = state, now
         return self._status.status(self._state, self._why, replicas, self._since)

@@ -23,6 +23,9 @@ MOST_SPANS = 2_000
 """Spans that are kept of one replica."""
 MOST_SPANS_IN_ALL = 20_000
 
+OVER = ("finished", "stopped")
+"""States of a run that has ended as it should: its replicas are finished, whatever they did last."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -168,7 +171,7 @@ def _replicas(
     """Every replica; those of an engine that runs all of them in one thread work as long as the run goes on."""
     if not replicas:
         replicas = [ReplicaStatus(place, title, "running", 0) for place, (*_, title) in enumerate(plan.places)]
-    if state in ("finished", "stopped"):
+    if state in OVER:
         replicas = [replace(replica, state="finished", stream="", sending=False) for replica in replicas]
     return [
         {

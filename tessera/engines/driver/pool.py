@@ -176,7 +176,7 @@ def assign(process: PooledProcess, job: Any) -> None:
 
 
 def pack_job(job: Any) -> bytes:
-    """A job as it is sent to a process; one that cannot be pickled there and unpickled is refused."""
+    """A job as it is sent to a process; one that cannot be pickled, or not be unpickled there, is refused."""
     try:
         packed = bytes(ForkingPickler.dumps(job))
     except Exception as error:  # whatever pickling raises
