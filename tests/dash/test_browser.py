@@ -359,7 +359,9 @@ def test_members_and_videos_are_shown_where_there_are_any(runs, dashboard, open_
     assert page.locator(".videos img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
     page.click("#members >> text=several/seed-1")
     page.wait_for_selector("h1 >> text=several/seed-1")
+    page.wait_for_selector("#config dl")  # the run's answer has come
     assert page.locator("#members").is_hidden()
+    assert page.locator(".videos").is_hidden()
 
 
 @pytest.fixture

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -182,22 +185,47 @@ def test_what_was_checked_before_a_run_went_back_does_not_stop_it(tmp_path, wait
     assert events.count("offered") == 2
 
 
-def test_a_process_imports_the_main_module_only_where_a_job_needs_it() -> None:
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A main module that is a script with a class `Mine`."""
+    module = types.ModuleType("__main__")
+    module.__file__ = __file__
+    module.Mine = type("Mine", (), {"__module__": "__main__"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    return module
+
+
+def test_a_process_imports_the_main_module_only_where_a_job_needs_it(main) -> None:
     assert not pool.needs_main(pool.pack_job((A2C, Easy)))
-    mine = type("Mine", (), {"__module__": "__main__"})
-    main = sys.modules["__main__"]
-    before = (getattr(main, "__file__", None), main.__spec__)
-    main.Mine = mine  # type: ignore[attr-defined]
-    try:
-        assert pool.needs_main(pool.pack_job(mine))
-        with pool._importable_main(False), pytest.raises(tessera.TesseraError, match="put it into a file of its own"):
-            pool.pack_job(mine)
-    finally:
-        del main.Mine  # type: ignore[attr-defined]
+    assert pool.needs_main(pool.pack_job(main.Mine))
+    before = (main.__file__, main.__spec__)
+    with pool._importable_main(False), pytest.raises(tessera.TesseraError, match="put it into a file of its own"):
+        pool.pack_job(main.Mine)
     with pool._importable_main(False):
         assert not hasattr(main, "__file__")
         assert main.__spec__ is None
-    assert (getattr(main, "__file__", None), main.__spec__) == before
+    assert (main.__file__, main.__spec__) == before
+
+
+def test_a_job_of_a_script_is_packed_while_another_process_is_being_spawned(main) -> None:
+    hidden, packed = threading.Event(), threading.Event()
+
+    def spawn() -> None:
+        with pool._environment_lock, pool._importable_main(False):
+            hidden.set()
+            packed.wait(0.2)  # packing waits for the lock: it is not done before this is over
+
+    def pack() -> bytes:
+        try:
+            return pool.pack_job(main.Mine)
+        finally:
+            packed.set()
+
+    with ThreadPoolExecutor(1) as spawner:
+        spawning = spawner.submit(spawn)
+        hidden.wait()
+        assert pool.needs_main(pack())
+        spawning.result()
 
 
 SCRIPT = """

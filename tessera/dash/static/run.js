@@ -25,7 +25,7 @@ const Run = (() => {
       config: Dom.section("Configuration", { id: "config" }, config),
     };
     const node = el("div", {}, head.node, Object.values(parts));
-    parts.timeline.hidden = true;
+    for (const part of [parts.timeline, parts.videos, parts.people, parts.events]) part.hidden = true; // until there are any
     let [picture, marks, known, metrics, timer, closed] = [null, [], "", [], 0, false];
 
     function showNews(news) {

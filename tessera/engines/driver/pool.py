@@ -33,7 +33,7 @@ NOT_VARIABLES = ("cores", "main")
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="tessera-spawner")
 """The kernel ends a process when the thread that spawned it ends: this thread lives as long as the driver."""
 _environment_lock = threading.Lock()
-"""Held while the environment of this process is that of a process being spawned."""
+"""Held while the environment and the main module of this process are those of a process being spawned."""
 _idle: dict[Configuration, list[PooledProcess]] = {}
 _keepers = 0
 """How many `keep_processes` blocks are open."""
@@ -195,7 +195,8 @@ def pack_job(job: Any) -> bytes:
 def _has_main_file() -> bool:
     """Whether the main module is a file or a module, which other processes can import too."""
     main = sys.modules["__main__"]
-    return getattr(main, "__spec__", None) is not None or Path(getattr(main, "__file__", "")).is_file()
+    with _environment_lock:  # else the main module may be hidden, for a process being spawned
+        return getattr(main, "__spec__", None) is not None or Path(getattr(main, "__file__", "")).is_file()
 
 
 def needs_main(packed: bytes) -> bool:
