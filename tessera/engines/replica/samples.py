@@ -15,7 +15,7 @@ PERIOD = 5.0
 SAMPLE_SECONDS = 0.15
 """How long a sample lasts, at the least: the program that is running is recorded to its end."""
 MOST_OF_THE_TIME = 1 / 30
-"""The largest share of a replica's time that is recorded, since work does not overlap meanwhile."""
+"""The largest share of a replica's time in which its work is recorded, since work does not overlap meanwhile."""
 MOST_SPANS = 500
 """Spans of one sample; the rest of it is left out."""
 
@@ -45,6 +45,10 @@ class SampleRecorder(SpanRecorder):
         """When the next sample may begin, by the clock."""
         self._begun = math.nan
         """When the sample that is being taken began; nan between two."""
+        self._waited = 0.0
+        """Seconds of that sample in which the replica waited, which costs nothing."""
+        self._is_first = True
+        """Whether that sample is the first one: programs are compiled in it, once."""
 
     @property
     def active(self) -> bool:
@@ -55,7 +59,11 @@ class SampleRecorder(SpanRecorder):
         """Record that a node ran, or waited, from `begin` until now; returns now."""
         if self._whole is not None and self._whole.active:
             self._whole.span(node, begin, waiting)
-        return super().span(node, begin, waiting, thread) if not math.isnan(self._begun) else self.clock()
+        if math.isnan(self._begun):
+            return self.clock()
+        now = super().span(node, begin, waiting, thread)
+        self._waited += now - begin if waiting else 0.0
+        return now
 
     def keep(self, span: Span) -> None:
         """Keep a span until the next report."""
@@ -81,10 +89,11 @@ class SampleRecorder(SpanRecorder):
         now = self.clock()
         if math.isnan(self._begun):
             if now >= self._next:
-                self._begun = now
+                self._begun, self._waited = now, 0.0
         elif now >= self._begun + SAMPLE_SECONDS:
-            self._next = self._following(now + (now - self._begun) * (1 / MOST_OF_THE_TIME - 1))
-            self._begun = math.nan
+            worked = SAMPLE_SECONDS if self._is_first else max(0.0, now - self._begun - self._waited)
+            self._next = self._following(now + worked * (1 / MOST_OF_THE_TIME - 1))
+            self._begun, self._is_first = math.nan, False
             self._epoch = time.time() - now
         return not math.isnan(self._begun)
 

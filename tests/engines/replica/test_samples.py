@@ -50,7 +50,28 @@ def test_a_long_program_is_recorded_to_its_end_and_seldom(monkeypatch: pytest.Mo
     for _ in range(1_000):
         recorded += recorder.active
         clock.now += 2.0
-    assert 10 <= recorded <= 1_000 * MOST_OF_THE_TIME + 1
+    assert 10 <= recorded <= 1_000 * MOST_OF_THE_TIME + 2  # the first sample has no long pause after it
+
+
+def test_neither_the_wait_for_the_first_message_nor_compiling_puts_the_next_sample_off(monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+    recorder = SpanSamples().recorder(0, "grad+apply/0", clock)
+    clock.now += PERIOD
+    begun: list[float] = []
+    was = False
+    while len(begun) < 4:
+        is_active = recorder.active
+        is_first = is_active and not begun
+        begun += [clock.now] if is_active and not was else []
+        was = is_active
+        begin = clock.now
+        clock.now += 60.0 if is_first else 1.0  # for the actors that start; later for an unroll
+        begin = recorder.span(Recv("experience", 0), begin, waiting=True)
+        clock.now += 20.0 if is_first else 0.01  # which compiles it first
+        recorder.span(op("grad"), begin)
+    pauses = [b - a for a, b in zip(begun, begun[1:], strict=False)]
+    assert pauses[0] < 80.0 + 3 * PERIOD
+    assert max(pauses[1:]) < 3 * PERIOD
 
 
 def test_spans_go_with_the_report_and_the_rest_of_a_crowded_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
