@@ -21,7 +21,7 @@ from tessera.planning.prepare import prepare_plan
 
 
 def measure(env: str, population: int, envs: int, seconds: float) -> dict[str, float]:
-    algorithm, made, plan = prepare_plan(ES(population=population), env, "fused:devices=1", envs=envs)
+    algorithm, made, plan = prepare_plan(ES(members=population), env, "fused:devices=1", envs=envs)
     engine = SerialEngine(plan, algorithm, made, seed=1, horizon=1000)
     try:
         engine.start()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tessera.graph.policy import Cut, Fragment, Policy
     from tessera.presets import Preset, preset
     from tessera.runs.callbacks import Callback, CheckpointEvent, EndEvent, EvaluationEvent, UpdateEvent
+    from tessera.runs.population import Population
     from tessera.stores.base import Experience, Sample
     from tessera.stores.queue import Queue
     from tessera.stores.replay import Replay
@@ -78,6 +79,7 @@ __all__ = [
     "MultiDiscrete",
     "Part",
     "Policy",
+    "Population",
     "Preset",
     "QLearning",
     "Queue",
@@ -133,6 +135,7 @@ _MODULES = {
     "tessera.graph.policy": ("Cut", "Fragment", "Policy"),
     "tessera.presets": ("Preset", "preset"),
     "tessera.runs.callbacks": ("Callback", "CheckpointEvent", "EndEvent", "EvaluationEvent", "UpdateEvent"),
+    "tessera.runs.population": ("Population",),
     "tessera.stores.base": ("Experience", "Sample"),
     "tessera.stores.queue": ("Queue",),
     "tessera.stores.replay": ("Replay",),

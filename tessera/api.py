@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -45,7 +46,9 @@ from tessera.runs.display import make_display
 from tessera.runs.init_from import read_start
 from tessera.runs.matches import against, as_player, find_opponent
 from tessera.runs.plan_history import newest_plan, read_plans
+from tessera.runs.population import Population, Round
 from tessera.runs.prediction_watch import check_planner, check_replan
+from tessera.runs.requests import RoundOver
 from tessera.runs.run_evaluations import EVALUATION_SEED
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
@@ -138,6 +141,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     steps: int | None = None,
     seed: int = 0,
     seeds: int | None = None,
+    population: Population | Round | None = None,
     envs: int | None = None,
     groups: int | None = None,
     lag: int | None = None,
@@ -185,6 +189,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         seed: seed of all randomness.
         seeds: train so many seeds, from `seed` on: compiled environments as one program, others on processes. Each seed
             gets a run folder in `run_dir`, and the result has all of them; None: one seed.
+        population: members that train side by side, with seeds from `seed` on, and whose hyper-parameters are tuned
+            meanwhile: the worse go on from copies of the better. They go into folders as several seeds do.
         envs: environments; None: the algorithm's default.
         groups: groups of environments; part of the run's identity, like the seed.
         lag: updates by which acting lags behind; None: 0 for device environments, 1 for host environments.
@@ -228,6 +234,14 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         started: time.time() at which the process began, for `startup_seconds`; None: now.
     """
     started = time.time() if started is None else started
+    members = population if isinstance(population, Population) else None
+    if members is not None:
+        if seeds is not None:
+            raise TesseraError("--seeds and --population: give one of them, since members have seeds of their own")
+        if patience is not None:
+            raise TesseraError("--patience would end a member that others may copy: leave it out of a population")
+        members.check_size()
+        seeds = members.size
     cluster.check_address(address, engine)
     folder = None if run_dir is None else Path(run_dir)
     if resume and folder is None:
@@ -282,21 +296,29 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         bound, environment, plan = prepare_plan(algorithm, env, policy, **planned)
     warn_of_shared_noise(bound, environment, plan)
     numbers = None if seeds is None else list(range(seed, seed + seeds))
+    updates = planned_updates(bound, plan, steps)
+    if members is not None:
+        members.check(bound)
+        population = Round(members.to_json(updates), 0)
+    if isinstance(population, Round):
+        bound = replace(bound, tuned=tuple(population.described["tune"]))
+        options = replace(options, exchange_every=population.described["every"], exchanged=population.exchanged)
     first, start = read_start(init_from, folder, resume, numbers, bound)
     bound = replace(bound, first_params=first)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
+    config |= {"population": population.described} if isinstance(population, Round) else {}
     opponent = before.get("opponent") if opponent is None else opponent
     config |= {} if opponent is None else {"opponent": opponent}
     evaluator = Evaluator(bound, against(environment, find_opponent(opponent, environment, False)))
     if preset is not None:
         display.note(f"preset {preset}")
-    updates = planned_updates(bound, plan, steps)
     if seeds is not None:
         together = SeedsRun(
             algorithm=bound, env=environment, plan=plan, config=config, folder=folder, updates=updates,
             target=target_return, options=options, evaluator=evaluator, display=display, resume=resume,
+            population=members,
         )  # fmt: skip
         return _train_seeds(together, policy, planned)
     plan = newest_plan(plan, plans, len(jax.local_devices()))
@@ -342,7 +364,7 @@ def _train_seeds(run: SeedsRun, policy: str | Policy | None, planned: dict[str, 
         else:
             named = policies.parse(policy) if isinstance(policy, str) else policy
             request = {**run.request(), "policy": None if named is None else asdict(named), "planned": planned}
-            done = run.on_processes(functools.partial(_train_seed, request=request))
+            done = run.on_processes(lambda more: functools.partial(_train_seed, request={**request, **more}))
     rows, summary = run.join(done)
     results = {
         seed: Result(
@@ -360,17 +382,23 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
     networks = filter(is_foreign, given.values())
     names = (given["class"], request["config"]["env"], *networks)  # the user's own, of this call
     algorithm, env = rebuild(request["config"], trust=names)
+    algorithm = replace(algorithm, **request.get("first", {}).get(str(seed), {}))
+    described = request["config"].get("population")
     run_dir = seed_folder(None if request["folder"] is None else Path(request["folder"]), seed)
     data, named = request["policy"], request["config"].get("preset")
     policy = None if data is None else from_data(data, "the policy of all seeds", data["name"])
     try:
         result = train(
             algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"],
+            population=None if described is None else Round(described, request["exchanged"]),
             preset=None if named is None else find_preset(algorithm.name, env.name, named),
             system=request["config"].get("system"),
         )  # fmt: skip
     except RunFailed as failure:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
+    except RoundOver as over:
+        score = over.exchange.score
+        return {"failed": "", "score": score if math.isfinite(score) else None}
     state = flatten({"state": result.state})
     return {"state": state, "summary": result.summary, "rows": result.metrics, "failed": ""}
 

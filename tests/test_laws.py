@@ -32,6 +32,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "planning": ("profiling", "engines", "channels", "program", "graph", "policies", "algorithms", "envs"),
     "evaluation": ("engines", "channels", "program", "graph", "policies", "algorithms.contract", "envs"),
     "runs": (
+        "maths.tuning",
         "evaluation",
         "engines",
         "program",

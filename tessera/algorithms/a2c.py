@@ -31,7 +31,7 @@ class A2C(ActorCriticAlgorithm):
     """Steps that each environment plays between updates."""
     learning_rate: float | None = None
     """Step size at the beginning; default 3e-3, and 1e-2 for boards."""
-    rms_decay: float = option(0.99, low=0, high=1)
+    rms_decay: float = option(0.99, low=0, high=1, tunable=True)
     """How slowly RMSProp forgets."""
 
     def defaults_for(self, spec: Spec) -> dict[str, Any]:

@@ -48,13 +48,13 @@ class AlphaZero(GameActing):
     """Positions that the replay holds, over all games."""
     warmup: int = option(4, low=0)
     """Unrolls played before learning starts, beyond those of the longest game."""
-    learning_rate: float = option(2e-3, low=0)
+    learning_rate: float = option(2e-3, low=0, tunable=True)
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    weight_decay: float = option(1e-4, low=0)
+    weight_decay: float = option(1e-4, low=0, tunable=True)
     """Share of each weight that a step of size 1 takes away."""
-    value_weight: float = option(1.0, low=0)
+    value_weight: float = option(1.0, low=0, tunable=True)
     """Weight of the outcome in the loss."""
     max_gradient_norm: float = option(10.0, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""

@@ -158,6 +158,8 @@ class Algorithm:
     lamb."""
     game: Any = field(default=None, kw_only=True, repr=False, compare=False, metadata=SET_BY_FRAMEWORK)
     """The environment itself, for algorithms that search (`reads_state`); set by the framework."""
+    tuned: tuple[str, ...] = field(default=(), kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
+    """Fields whose values the clock holds, since they change while a population trains; set by the framework."""
     envs: int = field(default=1, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
     """Environments of the whole run, for settings that differ from one to the next; set by the framework."""
     first_params: FirstParams | None = field(default=None, kw_only=True, repr=False, metadata=SET_BY_FRAMEWORK)
@@ -166,6 +168,10 @@ class Algorithm:
     def bind(self, spec: Spec) -> Self:
         """Return this algorithm for one kind of environment, with the defaults that depend on it filled in."""
         return dataclasses.replace(self, spec=spec)
+
+    def at(self, clock: Clock) -> Self:
+        """Return this algorithm with the values that the clock holds of what is tuned."""
+        return dataclasses.replace(self, **clock.tuned) if clock.tuned else self
 
     def bound_to(self, env: Environment) -> Self:
         """Return this algorithm for an environment: for its spec and, if it searches, for the environment itself."""

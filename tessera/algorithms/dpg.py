@@ -34,9 +34,9 @@ class DPG(ContinuousControl):
     """Gradients from one step of the actor to the next, by the version of the params that a gradient is taken at."""
     smoothing: float = option(0.2, low=0)
     """Deviation of the noise on the target's actions, as a share of half their range; 0: none."""
-    smoothing_clip: float = option(0.5, low=0)
+    smoothing_clip: float = option(0.5, low=0, tunable=True)
     """Largest noise on the target's actions, as a share of half their range."""
-    noise: float = option(0.1, low=0)
+    noise: float = option(0.1, low=0, tunable=True)
     """Deviation of the noise on actions that are played, as a share of half their range."""
 
     @property

@@ -18,7 +18,7 @@ from tessera.networks import Chooser
 from tessera.stores.base import Experience, Sample
 from tessera.support.fields import option
 
-MIN_POPULATION = 32
+MIN_MEMBERS = 32
 """Fewest members where the user gives no number."""
 MAX_UNROLL = 1000
 """Most steps of an evaluation where the user gives no number."""
@@ -50,19 +50,19 @@ class ES(Algorithm):
     default_envs: ClassVar[int] = 32
     together: ClassVar[int] = 2
 
-    population: int | None = option(None, low=1)
+    members: int | None = option(None, low=1)
     """Members evaluated per update, a multiple of --envs: each environment evaluates one after the other. Params are
     copied for --envs of them at a time. Default: one for each environment, and at least 32."""
     unroll: int | None = option(None, low=1)
     """Steps that a member plays. It scores the mean return of the episodes that end within them. Default: the time
     limit of the environment, 1000 at the most."""
-    sigma: float = option(0.1, low=0)
+    sigma: float = option(0.1, low=0, tunable=True)
     """Deviation of the noise that is added to params."""
-    learning_rate: float = option(0.1, low=0)
+    learning_rate: float = option(0.1, low=0, tunable=True)
     """Step size at the beginning."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    weight_decay: float = option(0.005, low=0)
+    weight_decay: float = option(0.005, low=0, tunable=True)
     """How strongly params are drawn to zero."""
     torso: Any = "auto"
     """Network that reads observations: auto, mlp, nature, small, resnet, or a Flax module of yours, by name
@@ -78,11 +78,11 @@ class ES(Algorithm):
     @property
     def schedule(self) -> Schedule:
         """Rounds of fresh episodes, then one gradient."""
-        members = self.population or self.envs * math.ceil(MIN_POPULATION / self.envs)
+        members = self.members or self.envs * math.ceil(MIN_MEMBERS / self.envs)
         if members % self.envs:
             raise TesseraError(
-                f"es: --population {members} is no multiple of {self.envs} environments, each of which evaluates "
-                "equally many: change --population or --envs"
+                f"es: --members {members} is no multiple of {self.envs} environments, each of which evaluates "
+                "equally many: change --members or --envs"
             )
         return Schedule(self.unroll or MAX_UNROLL, rounds=members // self.envs, episodic=True)
 

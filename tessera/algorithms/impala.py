@@ -32,9 +32,9 @@ class IMPALA(A2C):
     """How far corrections look ahead: 0 one step, 1 to the end of the unroll."""
     normalise_advantages: bool = False
     """Shift and scale each batch's advantages to mean 0 and deviation 1."""
-    rho_bar: float = option(1.0, low=0)
+    rho_bar: float = option(1.0, low=0, tunable=True)
     """Cap on the weight of a step that is likelier now than when it was played; decides what values converge to."""
-    c_bar: float = option(1.0, low=0)
+    c_bar: float = option(1.0, low=0, tunable=True)
     """Cap on the weight of later steps for earlier ones; at most rho_bar."""
     corrections: bool = True
     """Correct by V-trace; without it, experience counts as fresh."""

@@ -43,7 +43,7 @@ class PPO(ActorCriticAlgorithm):
     """Passes over each unroll; default 4, and 10 for continuous actions."""
     minibatches: int | None = option(None, low=1)
     """Gradients per pass; default 4, 8 for boards, 32 for continuous actions."""
-    clip: float = option(0.2, low=0)
+    clip: float = option(0.2, low=0, tunable=True)
     """How far the probability of an action may move before its gradient stops."""
     entropy_end: float | None = option(None, low=0)
     """Weight of the entropy bonus at the end of the run, in a straight line from the beginning; default: it stays."""

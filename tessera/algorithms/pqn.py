@@ -35,9 +35,9 @@ class PQN(ValuesOfUnrolls):
     """Passes over each unroll."""
     minibatches: int = option(8, low=1)
     """Gradients per pass."""
-    learning_rate: float = option(1e-3, low=0)
+    learning_rate: float = option(1e-3, low=0, tunable=True)
     """Step size at the beginning."""
-    look_ahead: float = option(0.65, low=0, high=1)
+    look_ahead: float = option(0.65, low=0, high=1, tunable=True)
     """Lambda: how far targets look ahead, from 0 (one step) to 1 (to the end)."""
     max_gradient_norm: float = option(10.0, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""

@@ -38,7 +38,7 @@ class QLearning(ValuesOfUnrolls):
     kind: str = "one_step"
     """Target of a value. one_step: the reward and the best next action's value. sarsa: the reward and the value of the
     next action taken. n_step: all rewards to the end of the unroll, and the best action's value there."""
-    rms_decay: float = option(0.99, low=0, high=1)
+    rms_decay: float = option(0.99, low=0, high=1, tunable=True)
     """How slowly RMSProp forgets squared gradients."""
     target_period: int = option(10, low=1)
     """Gradients between copies of the params to the target network, which all learners share."""

@@ -39,7 +39,7 @@ class R2D2(SequenceReplayAlgorithm):
     name: ClassVar[str] = "r2d2"
     summary: ClassVar[str] = "recurrent Q-learning: replay of sequences with stored states, burn-in, prioritised"
 
-    gamma: float = option(0.997, low=0, high=1)
+    gamma: float = option(0.997, low=0, high=1, tunable=True)
     """Discount per step; the paper's."""
     rescale: bool = True
     """Learn values on the scale of their square root (Pohlen et al., 2018)."""

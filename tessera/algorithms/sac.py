@@ -37,13 +37,13 @@ class SAC(ContinuousControl):
     """Steps whose rewards are summed before the bootstrap; the bonus for entropy counts there only."""
     anneal: bool = False
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    actor_rate: float | None = option(3e-4, low=0)
+    actor_rate: float | None = option(3e-4, low=0, tunable=True)
     """Step size of the actor at the beginning."""
     temperature: float = option(1.0, low=1e-6)
     """Weight of the entropy at the beginning, or for good if it does not adapt."""
     adapt_temperature: bool = True
     """Learn the temperature."""
-    target_entropy: float = option(0.0, low=-1e6, high=1e6)
+    target_entropy: float = option(0.0, low=-1e6, high=1e6, tunable=True)
     """Entropy that the temperature aims at, of actions scaled to -1 to 1. Below 0, where the paper has minus the
     numbers of an action, each step costs something, which favours episodes that end early."""
 

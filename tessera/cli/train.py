@@ -9,10 +9,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tessera.cli.options import WorldOptions, asks_async, parse_arguments, plan_arguments, policy_of, preset_of
+from tessera.errors import TesseraError
 from tessera.support.machine import process_start
+
+if TYPE_CHECKING:
+    from tessera.runs.population import Population
 
 
 @dataclass
@@ -84,6 +88,16 @@ class TrainFlags(TrainOptions):
     """Show the run in a browser while it trains: a page on this machine, whose address is printed."""
     dash_port: int | None = None
     """Port of that page; default: the first free one from 8642 on."""
+    population: int | None = None
+    """Train so many members, with seeds from --seed on, and tune what --pbt names meanwhile: those with the lowest
+    returns go on from copies of those with the highest."""
+    pbt: tuple[str, ...] = ()
+    """What a population tunes, and between which values: learning_rate=log:1e-5:1e-2 gae_lambda=0.8:1."""
+    pbt_every: int | None = None
+    """Updates from one exchange between members to the next; 0: never, a random search. Default: 20 in a run."""
+    pbt_explore: Literal["perturb", "resample"] = "perturb"
+    """How a member that copies another changes the values: perturb (0.8 or 1.2 times, one in four drawn anew), or
+    resample (all drawn anew)."""
 
 
 def train_command(arguments: list[str]) -> None:
@@ -94,11 +108,13 @@ def train_command(arguments: list[str]) -> None:
     from tessera.api import train
 
     folder = options.run_dir or (
-        None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds)
+        None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds or options.population)
     )
     if world.policy == "auto" and asks_async(arguments[0]):
         options.allow = "async"
-    flags = {**dataclasses.asdict(options), "run_dir": folder}
+    flags = {**dataclasses.asdict(options), "run_dir": folder, "population": population_of(options)}
+    for name in ("pbt", "pbt_every", "pbt_explore"):
+        del flags[name]
     dash, port = flags.pop("dash"), flags.pop("dash_port")
     with dashboard(folder, port) if dash or port is not None else nullcontext():
         train(
@@ -111,6 +127,24 @@ def train_command(arguments: list[str]) -> None:
             started=started,
             **flags,
         )
+
+
+def population_of(options: TrainFlags) -> Population | None:
+    """The population that the flags describe."""
+    given = {"--pbt": options.pbt, "--pbt-every": options.pbt_every, "--pbt-explore": options.pbt_explore != "perturb"}
+    if options.population is None:
+        without = next((flag for flag, value in given.items() if value not in ((), None, False)), None)
+        if without is not None:
+            raise TesseraError(f"{without} needs --population: how many members?")
+        return None
+    from tessera.runs.population import Population
+
+    texts = [text for given in options.pbt for text in given.split(",") if text]
+    for text in texts:
+        if "=" not in text:
+            raise TesseraError(f"--pbt {text}: write field=low:high, or field=log:low:high")
+    tune = dict(text.replace("-", "_", text.partition("=")[0].count("-")).split("=", 1) for text in texts)
+    return Population(options.population, tune, options.pbt_every, options.pbt_explore)
 
 
 def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[int | None]:

@@ -1,24 +1,26 @@
-"""Several runs of one plan that differ in their seeds, as one compiled program: every slot has an axis of members.
+"""Several runs of one plan as one compiled program: every slot has an axis of members.
 
-Nothing passes between members, so each makes the updates that it would make alone, up to rounding. They need not have
-made the same number of updates, but all advance by as many.
+Members differ in their seeds, and in the hyper-parameters that are tuned. Unless one is to `inherit` from another,
+nothing passes between them, so each makes the updates that it would make alone, up to rounding. They need not have made
+the same number of updates, but all advance by as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm, State
 from tessera.engines.base import ReplicaStatus, Snapshot
 from tessera.engines.replica.replica import horizon, make_programs, make_training
 from tessera.engines.replica.reports import Reports, by_update, collect_reports, split_info
-from tessera.engines.replica.snapshots import assemble, lacks_replay, part_of, persistent, template
+from tessera.engines.replica.snapshots import assemble, lacks_replay, part_of, persistent, template, with_tuned
 from tessera.envs.base import Environment, is_device
 from tessera.errors import RunFailed
 from tessera.graph.plan import Plan
@@ -43,14 +45,23 @@ def fits_one_program(plan: Plan, env: Environment) -> bool:
 class PopulationEngine:
     """Runs all members; `members` are the engines of each, as its run sees them."""
 
-    def __init__(self, plan: Plan, algorithm: Algorithm, env: Environment, seeds: Sequence[int], updates: int) -> None:
-        """Each of `seeds` makes a member, which is to make `updates` updates."""
+    def __init__(
+        self,
+        plan: Plan,
+        algorithm: Algorithm,
+        env: Environment,
+        seeds: Sequence[int],
+        updates: int,
+        tuned: Sequence[Mapping[str, float]] = (),
+    ) -> None:
+        """Each of `seeds` makes a member, which is to make `updates` updates; `tuned` is what each begins with."""
         assert fits_one_program(plan, env)
         self.plan = plan
         self.training = make_training(plan, algorithm, env)
         self._programs = make_programs(self.training, plan, 0, population=True)
         self.slots = population_slots(self.training, plan, seeds, horizon(plan, algorithm, updates))
         """All slots, with an axis of members."""
+        self._tune(tuned)
         self._faults = [FaultWatch(env.name, algorithm.schedule) for _ in seeds]
         self._fetched: dict[str, Any] = {}
         """Slots on the host, until the next update."""
@@ -76,6 +87,21 @@ class PopulationEngine:
     def advance(self, count: int) -> list[Reports | RunFailed]:
         """Run `count` updates of all members: the reports of each, or why it cannot go on."""
         return self._run(self._programs.updates, count)
+
+    def inherit(self, parents: Sequence[int], tuned: Sequence[Mapping[str, float]]) -> None:
+        """Give each member all that its parent has, but its own seed, and these values of what is tuned."""
+        self._fetched = {}
+        if list(parents) != list(range(len(parents))):
+            numbers = np.asarray(parents)
+            for slot in [name for name in self.slots if SLOTS[name].persistent]:
+                self.slots[slot] = jax.tree.map(lambda x: x[numbers], self.slots[slot])
+        self._tune(tuned)
+
+    def _tune(self, tuned: Sequence[Mapping[str, float]]) -> None:
+        real = jnp.result_type(float)
+        names = self.training.algorithm.tuned
+        if names:
+            self.slots = with_tuned(self.slots, {k: np.asarray([mine[k] for mine in tuned], real) for k in names})
 
     def value(self, slot: str, member: int) -> Any:
         """What a member has in a slot; large arrays are read piece by piece."""

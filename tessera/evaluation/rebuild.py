@@ -29,7 +29,8 @@ def rebuild(config: dict[str, Any], trust: Trust = False, env: Any = None) -> tu
         made = make_env(env, config["precision"])
         if not isinstance(env, str):  # an object goes by the name that the run has for it
             made = renamed(made, config["env"])
-    return replace(_make(kind, config["algorithm"]).bound_to(made), envs=config.get("envs") or 1), made
+    tuned = tuple(config.get("population", {}).get("tune", ()))
+    return replace(_make(kind, config["algorithm"]).bound_to(made), envs=config.get("envs") or 1, tuned=tuned), made
 
 
 def _make(kind: type[Algorithm], config: dict[str, Any]) -> Algorithm:

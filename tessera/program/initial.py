@@ -31,8 +31,9 @@ def initial_state(algorithm: Algorithm, root: jax.Array, horizon: Any, first: tu
     params, statistics = first or (algorithm.init(derive(root, "init")), None)
     state = algorithm.start(params)
     state = state if statistics is None else state._replace(statistics=statistics)
-    ends = jnp.asarray(horizon, jnp.result_type(float))
-    return state._replace(clock=Clock(jnp.int32(0), ends, jnp.int32(0)))
+    real = jnp.result_type(float)
+    tuned = {name: jnp.asarray(getattr(algorithm, name), real) for name in algorithm.tuned}
+    return state._replace(clock=Clock(jnp.int32(0), jnp.asarray(horizon, real), jnp.int32(0), tuned or ()))
 
 
 def initial_slots(

@@ -103,6 +103,12 @@ class Checkpoints:
             if other != update:
                 self._manager.delete(other)
 
+    def forget_after(self, update: int | None) -> None:
+        """Delete checkpoints of later updates; None: all."""
+        for other in self.updates():
+            if update is None or other > update:
+                self._manager.delete(other)
+
     @contextlib.contextmanager
     def _draft(self, update: int) -> Iterator[Path]:
         """A folder for files until Orbax has moved them; its name marks it as one that a kill may leave behind."""

@@ -66,8 +66,9 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
     old, new = read_config(folder), json.loads(json.dumps(config))
     refuse_saved_agent(folder, old)
     if ("seeds" in old) != ("seeds" in new):
-        held = "several seeds" if "seeds" in old else "one seed"
-        raise TesseraError(f"{folder} holds a run of {held}: {'add' if 'seeds' in old else 'leave out'} --seeds")
+        held = "a population" if "population" in old else "several seeds" if "seeds" in old else "one seed"
+        flag = "--population" if "population" in old or "population" in new else "--seeds"
+        raise TesseraError(f"{folder} holds a run of {held}: {'add' if 'seeds' in old else 'leave out'} {flag}")
     if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # the replay is resized
         old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
     fixed = sorted((set(old) | set(new)) - set(MAY_CHANGE))

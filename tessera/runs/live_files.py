@@ -19,6 +19,7 @@ from tessera.engines.base import ReplicaEvent, ReplicaStatus
 from tessera.engines.replica.reports import Reports
 from tessera.graph.plan import Plan
 from tessera.runs.live_status import OVER, LiveStatus, Standing
+from tessera.runs.requests import RoundOver
 from tessera.support.files import open_to_append, write_bytes
 
 INTERVAL = 1.0
@@ -107,7 +108,7 @@ class LiveFiles:
         """Note what ends the run, if anything does within this block before it is finished."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, RoundOver):
             self.end("stopped", "")
             raise
         except BaseException as error:

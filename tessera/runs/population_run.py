@@ -1,7 +1,8 @@
-"""Runs with several seeds that advance together, as one program. Each keeps a record as if it were alone."""
+"""Runs that advance together, as one program: several seeds, or a population. Each keeps a record of its own."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +17,8 @@ from tessera.errors import RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import interquartile_mean
 from tessera.runs.display import Display, Progress, Quiet
-from tessera.runs.requests import Advance, Begin, Evaluate, Request, Requests
+from tessera.runs.meeting import Meeting
+from tessera.runs.requests import Advance, Begin, Evaluate, Exchange, Inherited, Request, Requests
 from tessera.runs.run_loop import Run
 from tessera.runs.signals import StopSignals
 
@@ -66,8 +68,13 @@ class PopulationRun:
         evaluator: Evaluator,
         display: Display,
         on_first_update: Callable[[], None],
+        meeting: Meeting | None = None,
     ) -> None:
-        """`on_first_update` is called once the first update has shown that the program works."""
+        """`on_first_update` is called once the first update has shown that the program works.
+
+        `meeting` decides who goes on from whom, if the runs are a population.
+        """
+        self._meeting = meeting
         self._on_first_update: Callable[[], None] | None = on_first_update
         self._runs, self._displays, self._evaluator, self._display = runs, displays, evaluator, display
         self._episodes = runs[0].options.eval_episodes
@@ -84,7 +91,8 @@ class PopulationRun:
         first = self._runs[0]
         seeds = [run.config["seed"] for run in self._runs]
         try:
-            self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates)
+            tuned = [run.exchanges.tuned for run in self._runs]
+            self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates, tuned)
             with StopSignals(lambda: None) as self._signals:
                 members = zip(self._runs, self._engine.members, found, strict=True)
                 self._work = [run.work(member, self._signals, at) for run, member, at in members]
@@ -101,8 +109,11 @@ class PopulationRun:
         return [self._outcomes[number] for number in range(len(self._runs))]
 
     def _answer_next(self) -> None:
-        """Answer all requests of one kind; members advance when none of them asks for anything else."""
-        asked = {kind: self._asked(kind) for kind in (Begin, Evaluate, Advance)}
+        """Answer all requests of one kind; members advance when none of them asks for anything else.
+
+        They meet once all have come to the exchange: one that is broken waits there for the others.
+        """
+        asked = {kind: self._asked(kind) for kind in (Begin, Evaluate, Advance, Exchange)}
         kind = next(kind for kind, requests in asked.items() if requests)
         try:
             answers = self._answers(asked[kind])
@@ -124,6 +135,8 @@ class PopulationRun:
                 return self._evaluate({k: r for k, r in asked.items() if isinstance(r, Evaluate)})
             case Advance():
                 return self._advance({k: r.count for k, r in asked.items() if isinstance(r, Advance)})
+            case Exchange():
+                return self._exchange({k: r for k, r in asked.items() if isinstance(r, Exchange)})
             case other:
                 raise NotImplementedError(f"members of one program share its plan: {other}")
 
@@ -154,6 +167,26 @@ class PopulationRun:
             self._on_first_update = None
         self._show()
         return {k: x if isinstance(x := outcomes[k], RunFailed) else (x, seconds) for k in counts}
+
+    def _exchange(self, asked: dict[int, Exchange]) -> dict[int, Any]:
+        if self._stopped is not None:
+            return dict.fromkeys(asked, self._stopped)
+        assert self._meeting is not None
+        members = range(len(self._runs))  # one that has ended neither copies nor is copied
+        scores = [asked[k].score if k in asked else math.nan for k in members]
+        update = next(iter(asked.values())).update
+        descents = self._meeting.decide(update, scores, [run.exchanges.tuned for run in self._runs])
+        self._engine.inherit([d.parent for d in descents], [d.tuned for d in descents])
+        meters = [run.meter.to_json() for run in self._runs]
+        seeds = [run.config["seed"] for run in self._runs]
+
+        def answer(member: int) -> Any:
+            parent = descents[member].parent
+            if parent == member:
+                return asked[member].failure
+            return Inherited(meters[parent], descents[member].tuned, f"seed {seeds[parent]}")
+
+        return {member: answer(member) for member in asked}
 
     def _show(self) -> None:
         """Show how far all members had come when they last said so."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from tessera.algorithms.contract import View
 from tessera.engines.base import Engine, Snapshot
+from tessera.errors import RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.runs.signals import StopSignals
@@ -42,13 +43,38 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """Meet the other members of a population: None to go on as it is, or what it is to go on with, as `Inherited`.
+
+    The engine then has it already.
+    """
+
+    update: int
+    score: float
+    """Mean return of the newest episodes; minus infinity if the member is broken."""
+    failure: RunFailed | None = None
+    """Why it is broken."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a member goes on with, besides the slots."""
+
+    meter: dict[str, Any]
+    """The counters of its parent, as a checkpoint has them."""
+    tuned: dict[str, float]
+    parent: str
+    """Its parent in words; empty if it goes on as it is, with other values."""
+
+
+@dataclass(frozen=True)
 class Move:
     """End the engine, and make the one of another plan: the new `Engine`, which has not begun."""
 
     plan: Plan
 
 
-Request = Begin | Advance | Evaluate | Move
+Request = Begin | Advance | Evaluate | Exchange | Move
 Value = TypeVar("Value")
 Requests = Generator[Request, Any, Value]
 """Work that asks for what it needs, and returns a value at its end."""
@@ -69,6 +95,14 @@ def answer_all(work: Requests[Value], answer: Callable[[Request], Any]) -> Value
         return end.value
 
 
+class RoundOver(Exception):
+    """A member that has a process to itself has come to an exchange, and what it has made is saved."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(f"update {exchange.update}")
+        self.exchange = exchange
+
+
 @dataclass
 class LoneRun:
     """Answers the requests of a run that has an engine to itself."""
@@ -78,6 +112,8 @@ class LoneRun:
     evaluator: Evaluator
     episodes: int
     signals: StopSignals
+    exchanged: int = 0
+    """The update whose exchange with the other members of a population is over; the next one ends this process."""
     running: bool = True
     """Whether the engine has not been closed."""
 
@@ -93,6 +129,12 @@ class LoneRun:
                 return reports, time.monotonic() - begun
             case Evaluate(view, seed):
                 return self.evaluator(view, self.episodes, seed)
+            case Exchange(update, _, failure):
+                if failure is not None:
+                    raise failure
+                if update > self.exchanged:
+                    raise RoundOver(request)
+                return None
             case Move(plan):
                 with self.signals.at_once():
                     self.close()

@@ -48,6 +48,7 @@ from tessera.runs.callbacks import (
 from tessera.runs.checkpoint import Checkpoints, SaveFailed
 from tessera.runs.display import Display, Progress
 from tessera.runs.early_stopping import EarlyStopping
+from tessera.runs.exchanges import Exchanges
 from tessera.runs.guards import AbsurdNumbers, stop_if_broken
 from tessera.runs.live_files import LiveFiles
 from tessera.runs.live_status import Standing
@@ -58,7 +59,7 @@ from tessera.runs.plan_history import PastPlan, past_plan
 from tessera.runs.plan_moves import better_plan, replace_engine, write_change
 from tessera.runs.prediction_watch import PredictionWatch
 from tessera.runs.replay_resizing import PARTS, tell_size
-from tessera.runs.requests import Advance, Begin, LoneRun, Requests, answer_all
+from tessera.runs.requests import Advance, Begin, Exchange, LoneRun, Requests, answer_all
 from tessera.runs.restoring import load_for
 from tessera.runs.run_engine import engine_for
 from tessera.runs.run_evaluations import Evaluated, RunEvaluations
@@ -99,6 +100,7 @@ class Run:
     pace: Pace = field(init=False)
     watch: PredictionWatch = field(init=False)
     live: LiveFiles = field(init=False)
+    exchanges: Exchanges = field(init=False)
     planner: Planner | None = None
     plans: tuple[PastPlan, ...] = ()
     """All plans so far, in order, once the run has changed its plan."""
@@ -120,8 +122,10 @@ class Run:
     """Seconds of training before this process, for a resumed run."""
 
     def __post_init__(self) -> None:
+        self.exchanges = Exchanges.of(self.algorithm, self.options.exchange_every, self.updates)
+        target = None if self.exchanges.every else self.target  # a member that stopped could not be copied any more
         self.evaluations = RunEvaluations(
-            self.evaluator, self.options, self.config["seed"], self.target, self.updates, self.display.note
+            self.evaluator, self.options, self.config["seed"], target, self.updates, self.display.note
         )
         filmed = self.evaluator.env if "opponent" in self.config else self.env
         seed = self.config["seed"]
@@ -149,7 +153,9 @@ class Run:
             clear_traces(self.options.trace)
         self.engine = self._make_engine(self.plan)
         signals = StopSignals(lambda: self.engine.abandon())
-        alone = LoneRun(self._make_engine, self.engine, self.evaluator, self.options.eval_episodes, signals)
+        alone = LoneRun(
+            self._make_engine, self.engine, self.evaluator, self.options.eval_episodes, signals, self.options.exchanged
+        )
         try:
             with signals:
                 result = answer_all(self.work(self.engine, signals, found), alone)
@@ -263,6 +269,7 @@ class Run:
         snapshot, meta = self._load(found)
         yield Begin(snapshot)
         self.meter = Meter.from_json(meta["meter"])
+        self.exchanges.restore(snapshot)
         self.early_stopping.restore(meta.get("early_stopping"))
         if not self.begun:  # a run that goes back has spent the time since, too
             self.wall_before = meta["wall_seconds"]
@@ -293,8 +300,11 @@ class Run:
         opened = self.writer is not None
         while self.meter.updates < self.updates and not self.signals and not self.callbacks.reason:
             before = time.monotonic()
-            saving = self.checkpoints is not None and before - saved > self.options.pause(cost)
+            saving = self._saves_in_between and before - saved > self.options.pause(cost)
             try:
+                if self.exchanges.is_due(self.meter.updates):
+                    yield from self._exchange()
+                    continue
                 reports, seconds = yield Advance(*self._stride(self.pace.count, saving))
                 if not opened:
                     self._open_folder(resumed)
@@ -334,7 +344,37 @@ class Run:
                 self._stop_unsaved("replicas did not answer, so nothing newer is saved; ")
             except RestartsSpent as spent:
                 self._give_up(spent)
+            except (CallbackFailed, EnvironmentFailed):
+                raise
+            except RunFailed as failure:
+                yield from self._be_replaced(failure)
         return self._unless_over(self.callbacks.reason)
+
+    @property
+    def _saves_in_between(self) -> bool:
+        """Whether checkpoints are saved as time goes by: members of one program all go on from the same exchange."""
+        return self.checkpoints is not None and not (self.exchanges.every and self.options.members > 1)
+
+    def _exchange(self) -> Requests[None]:
+        """Meet the other members of the population; what this one has made until now is saved."""
+        if self.checkpoints is not None:
+            self._try_to_save()
+        yield from self._meet(Exchange(self.meter.updates, self.meter.mean_return))
+
+    def _be_replaced(self, failure: RunFailed) -> Requests[None]:
+        """Wait, after numbers that are not finite, for the next exchange; raise if there is none."""
+        update = self.exchanges.next_after(self.meter.updates)
+        if update is None:
+            raise failure
+        yield from self._meet(Exchange(update, -math.inf, failure))
+
+    def _meet(self, exchange: Exchange) -> Requests[None]:
+        found = yield exchange
+        self.exchanges.met_at = exchange.update
+        if found is not None:
+            self.meter = Meter.from_json(found.meter)
+            self.exchanges.tuned = found.tuned
+            self.live.mark("exchange", f"goes on from {found.parent}", update=exchange.update)
 
     def _unless_over(self, reason: str | None) -> str | None:
         """A reason to stop early; none after the last update."""
@@ -343,7 +383,9 @@ class Run:
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
         done, every = self.meter.updates, self.evaluations.target.every
-        wanted = (self.evaluations.updates_to_next(done), self.videos.updates_to_next(done))
+        wanted = (
+            self.evaluations.updates_to_next(done), self.videos.updates_to_next(done), self.exchanges.updates_to_next(done)
+        )  # fmt: skip
         stand = min([self.updates - done, *(updates for updates in wanted if updates is not None)])
         count = min(count, stand, every - done % every)
         return count, 0 if saving else min(count, stand - count)
@@ -452,6 +494,7 @@ class Run:
             "steps_per_second": speed,
             "restarts": self.restarts,
             "lost_rows": self.lost_rows,
+            **self.exchanges.as_metrics(),
         }
         row |= self.evaluations.newest()
         self.rows.append(row)

@@ -42,6 +42,10 @@ class RunOptions:
     replan: bool = False
     drift: DriftRule = field(default_factory=DriftRule)
     """When a run counts as drifted from its prediction."""
+    exchange_every: int = 0
+    """Updates from one exchange with the other members of a population to the next; 0: there is none."""
+    exchanged: int = 0
+    """The update of the newest exchange, where each member has processes of its own: the next one ends them."""
     members: int = 1
     """Runs that advance as one program with this one: while one of them saves, all wait."""
 

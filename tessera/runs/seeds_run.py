@@ -1,4 +1,4 @@
-"""Trains several seeds: as one compiled program, as many at a time as memory holds, or each on processes of its own."""
+"""Trains several seeds, or a population: as one compiled program, or each on processes of its own."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from typing import Any
 import jax
 
 from tessera.algorithms.contract import Algorithm
+from tessera.engines.driver.pool import keep_processes
 from tessera.engines.factory import map_reduce
 from tessera.envs.base import Environment
-from tessera.errors import RunFailed
+from tessera.errors import RunFailed, TesseraError
 from tessera.evaluation.evaluator import Evaluator
 from tessera.graph.plan import Plan
 from tessera.program.initial import initial_state
 from tessera.runs import directory
 from tessera.runs.checkpoint import unflatten
 from tessera.runs.display import Display, Progress, rounding_hint
+from tessera.runs.lineage import Lineage
+from tessera.runs.meeting import Meeting
 from tessera.runs.metrics import read_metrics
+from tessera.runs.population import Population
+from tessera.runs.population_rounds import PopulationRounds
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
 from tessera.runs.run_options import RunOptions
@@ -32,6 +37,7 @@ from tessera.runs.seeds import joined_lines, joined_rows, joined_summary, write_
 from tessera.runs.signals import StopSignals
 from tessera.support.machine import cores
 
+TrainSeed = Callable[[int], dict[str, Any]]
 LOOK_SECONDS = 1.0
 """How often the progress of seeds on processes of their own is read."""
 
@@ -52,7 +58,7 @@ class SeedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedsRun:
-    """Runs that differ in their seeds only."""
+    """Runs that differ in their seeds, and as members of a population in the hyper-parameters that are tuned."""
 
     algorithm: Algorithm
     env: Environment
@@ -66,6 +72,8 @@ class SeedsRun:
     evaluator: Evaluator
     display: Display
     resume: bool
+    population: Population | None = None
+    """How hyper-parameters are tuned, if they are."""
 
     @property
     def seeds(self) -> list[int]:
@@ -77,8 +85,9 @@ class SeedsRun:
         """Train within this block: a folder that another run has is refused, and progress is shown."""
         self._check_folder()
         plan, seeds, name = self.plan, self.seeds, directory.run_name(self.config)
+        what = "" if self.population is None else f"a population of {len(seeds)}: "
         self.display.begin(
-            f"{name} on {plan.env}, {plan.envs} environments, seeds {seeds[0]} to {seeds[-1]} as {form}; "
+            f"{name} on {plan.env}, {plan.envs} environments, {what}seeds {seeds[0]} to {seeds[-1]} as {form}; "
             f"policy {plan.policy}"
         )
         if rounding := rounding_hint(self.algorithm.schedule, plan, self.config["steps"], self.updates):
@@ -104,6 +113,11 @@ class SeedsRun:
 
     def as_one_program(self, at_once: int) -> dict[int, SeedRun]:
         """Train `at_once` seeds at a time, or fewer if that turns out to be too many for the device."""
+        if self.meets and at_once < len(self.seeds):
+            raise TesseraError(
+                f"memory holds {at_once} of {len(self.seeds)} members at once, and they have to meet: choose a smaller "
+                "population, fewer environments or a smaller network"
+            )
         done: dict[int, SeedRun] = {}
         resume = self.resume
         while left := [seed for seed in self.seeds if seed not in done]:
@@ -113,7 +127,7 @@ class SeedsRun:
             try:
                 done |= self._together(part, resume)
             except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error) or len(part) == 1:
+                if "RESOURCE_EXHAUSTED" not in str(error) or len(part) == 1 or self.meets:
                     raise
                 at_once, resume = len(part) // 2, True
         return done
@@ -121,12 +135,19 @@ class SeedsRun:
     def _together(self, seeds: Sequence[int], resume: bool) -> dict[int, SeedRun]:
         displays = [MemberDisplay(seed, self.display) for seed in seeds]
         runs = [self._run(seed, display, len(seeds)) for seed, display in zip(seeds, displays, strict=True)]
-        found = [run.resume_point(resume) for run in runs]
+        found = self._resume_points(runs, resume)
         if resume and any(found):
             known = [update or 0 for update in found]
             where = f"update {known[0]}" if min(known) == max(known) else f"updates {min(known)} to {max(known)}"
             self.display.note(f"resuming {len(runs)} seeds in {self.folder} from {where}")
-        together = PopulationRun(runs, displays, self.evaluator, self.display, self._open_folder)
+        meeting = None if self.population is None else self._meeting(runs, found[0])
+
+        def on_first_update() -> None:
+            self._open_folder()
+            if meeting is not None:
+                meeting.lineage.write()
+
+        together = PopulationRun(runs, displays, self.evaluator, self.display, on_first_update, meeting)
         outcomes = zip(seeds, runs, together.go(found), strict=True)
         return {
             seed: SeedRun(None, None, run.rows, str(outcome), outcome)
@@ -135,17 +156,53 @@ class SeedsRun:
             for seed, run, outcome in outcomes
         }
 
+    @property
+    def meets(self) -> bool:
+        """Whether members copy from each other."""
+        return bool(self.options.exchange_every)
+
+    def _resume_points(self, runs: Sequence[Run], resume: bool) -> list[int | None]:
+        """Where each goes on. Members that meet go on from the newest update that all of them have saved."""
+        found = [run.resume_point(resume) for run in runs]
+        if not (self.meets and resume):
+            return found
+        saved = [set() if run.checkpoints is None else set(run.checkpoints.updates()) for run in runs]
+        common = max(set.intersection(*saved), default=None)
+        for run in runs:
+            if run.checkpoints is not None:
+                run.checkpoints.forget_after(common)
+        return [common] * len(runs)
+
+    def _meeting(self, runs: Sequence[Run], found: int | None) -> Meeting:
+        assert self.population is not None
+        lineage = Lineage(self.folder, [run.config["seed"] for run in runs])
+        if found is not None:
+            lineage.resume(found)
+        if not lineage.rows:
+            lineage.begin([run.exchanges.tuned for run in runs])
+        return Meeting(self.population, self.config["seed"], lineage, self.display.note)
+
+    def member(self, seed: int) -> Algorithm:
+        """The algorithm of a member: with the values that it begins with of what is tuned."""
+        if self.population is None:
+            return self.algorithm
+        first: Any = self.population.first(self.config["seed"], seed - self.config["seed"])
+        return replace(self.algorithm, **first, tuned=tuple(first))
+
     def _run(self, seed: int, display: MemberDisplay, members: int) -> Run:
-        config = {k: v for k, v in self.config.items() if k != "seeds"} | {"seed": seed}
         options = replace(self.options, members=members)
         return Run(
-            self.algorithm, self.env, self.plan, config, seed_folder(self.folder, seed), self.updates, self.target,
-            display, options, self.evaluator,
+            self.member(seed), self.env, self.plan, self._member_config(seed), seed_folder(self.folder, seed),
+            self.updates, self.target, display, options, self.evaluator,
         )  # fmt: skip
 
     def request(self) -> dict[str, Any]:
         """What another process needs to train one of the seeds, besides policy and plan, as plain data."""
-        options = {k: v for k, v in asdict(self.options).items() if k not in ("started", "members", "trace", "drift")}
+        options = {
+            k: v
+            for k, v in asdict(self.options).items()
+            if k not in ("started", "members", "trace", "drift", "exchange_every", "exchanged")
+        }
         start = self.config.get("init_from")
         options["init_from"] = None if start is None else f"{start['run']}@{start['checkpoint']}"
         options |= {"steps": self.config["steps"], "target_return": self.target}
@@ -154,10 +211,11 @@ class SeedsRun:
         folder = None if self.folder is None else str(self.folder)
         return {"config": self.config, "folder": folder, "options": {**options, "resume": resume}}
 
-    def on_processes(self, train_seed: Callable[[int], dict[str, Any]]) -> dict[int, SeedRun]:
+    def on_processes(self, trainer: Callable[[dict[str, Any]], TrainSeed]) -> dict[int, SeedRun]:
         """Train each seed in a process of its own, as many at a time as there are cores for.
 
-        `train_seed` returns plain data: the fields of `SeedRun`. A seed whose process dies goes on in another one.
+        `trainer` makes what trains a seed, from what its request is to hold besides: it returns plain data, the fields
+        of `SeedRun`. A seed whose process dies goes on in another one.
         """
         placed = self.plan.fragments
         apart = self.plan.engine != "ray" and all(fragment.platform == "cpu" for fragment in placed)
@@ -165,10 +223,17 @@ class SeedsRun:
         workers = max(1, cores() // processes) if apart else 1  # else they would share a cluster or an accelerator
         self._open_folder()
         with StopSignals(lambda: None) as signals, signals.at_once(), self._watched():
-            found = map_reduce(
-                train_seed, list, self.seeds, engine="local", workers=workers, note=self.display.note,
-                platform=self.plan.fragments[0].platform,
-            )  # fmt: skip
+            how: dict[str, Any] = {
+                "engine": "local",
+                "workers": workers,
+                "note": self.display.note,
+                "platform": placed[0].platform,
+            }
+
+            def train_all(train_seed: TrainSeed) -> list[dict[str, Any]]:
+                return map_reduce(train_seed, list, self.seeds, **how)
+
+            found = train_all(trainer({})) if not self.meets else self._in_rounds(trainer, train_all)
         for seed, fields in zip(self.seeds, found, strict=True):
             if fields["failed"]:
                 self.display.note(f"seed {seed} failed: {fields['failed']}")
@@ -194,6 +259,36 @@ class SeedsRun:
             why = f"{len(failed)} of {len(done)} seeds failed, first seed {first}: {failed[first]}"
             raise RunFailed(why) from done[first].error
         return rows, summary
+
+    def _in_rounds(
+        self, trainer: Callable[[dict[str, Any]], TrainSeed], train_all: Callable[[TrainSeed], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Train all members to one exchange after the other, and to the end."""
+        if self.folder is None:
+            raise TesseraError(
+                "these members train in processes of their own and copy each other's checkpoints: name a folder "
+                "(run_dir, or --run-dir)"
+            )
+        assert self.population is not None
+        members = {seed: self.member(seed) for seed in self.seeds}
+        first = {seed: {name: getattr(m, name) for name in m.tuned} for seed, m in members.items()}
+        lineage = Lineage(self.folder, self.seeds)
+        meeting = Meeting(self.population, self.config["seed"], lineage, self.display.note)
+        rounds = PopulationRounds(meeting, self.folder, self._member_config, self.plan.to_json(), self.options.keep)
+        exchanged = rounds.begin(list(first.values()), self.resume)
+        given = {"first": {str(seed): mine for seed, mine in first.items()}}
+        with keep_processes():
+            while True:
+                found = train_all(trainer({**given, "exchanged": exchanged}))
+                if not any("score" in fields for fields in found):
+                    return found
+                exchanged += self.options.exchange_every
+                rounds.exchange(exchanged, found)
+
+    def _member_config(self, seed: int) -> dict[str, Any]:
+        """The configuration of one of the runs."""
+        config = {k: v for k, v in self.config.items() if k != "seeds"} | {"seed": seed}
+        return config | {"algorithm": directory.algorithm_config(self.member(seed))}
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from tessera.errors import TesseraError
@@ -14,12 +15,16 @@ SET_BY_FRAMEWORK = {"set_by": "framework"}
 Value = TypeVar("Value")
 
 
-def option(default: Value, *, low: float, high: float = math.inf, kw_only: bool = False) -> Value:
+def option(
+    default: Value, *, low: float, high: float = math.inf, kw_only: bool = False, tunable: bool = False
+) -> Value:
     """Declare a number as a hyper-parameter with bounds, both allowed: `gamma: float = option(0.99, low=0, high=1)`.
 
-    A subclass that redefines the field, with a plain default of its own, keeps the bounds.
+    A population may change one that is `tunable` while it trains: no shape and no Python `if` depends on its value. A
+    subclass that redefines the field, with a plain default of its own, keeps both.
     """
-    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": (low, high)})
+    metadata = {"bounds": (low, high), "tunable": tunable}
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 def options_of(algorithm: Any) -> list[dataclasses.Field[Any]]:
@@ -29,11 +34,21 @@ def options_of(algorithm: Any) -> list[dataclasses.Field[Any]]:
 
 def bounds_of(algorithm: type, name: str) -> tuple[float, float] | None:
     """The bounds of a field: those of the nearest class that declares any."""
+    return _declared(algorithm, name).get("bounds")
+
+
+def tunable_fields(algorithm: type) -> list[str]:
+    """Names of the fields that a population may change while it trains."""
+    return [f.name for f in options_of(algorithm) if _declared(algorithm, f.name).get("tunable")]
+
+
+def _declared(algorithm: type, name: str) -> Mapping[str, Any]:
+    """What the nearest class that declares a field as an `option` says of it."""
     for cls in algorithm.__mro__:
         field = getattr(cls, "__dataclass_fields__", {}).get(name)
         if field is not None and "bounds" in field.metadata:
-            return field.metadata["bounds"]
-    return None
+            return field.metadata
+    return {}
 
 
 def check_bounds(algorithm: Any) -> None:

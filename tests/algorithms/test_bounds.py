@@ -20,7 +20,7 @@ SPECS = {
 
 AT_LEAST_1 = (
     "actor_delay batch blocks capacity channels considered core_width draws epochs head_planes magnet_period "
-    "minibatches n_step population quantiles rate_envs simulations target_period unroll"
+    "members minibatches n_step quantiles rate_envs simulations target_period unroll"
 )
 AT_LEAST_0 = (
     "actor_rate burn_in c_bar clip dirichlet entropy_coefficient entropy_end exploring_moves huber ladder_exponent "

@@ -23,7 +23,7 @@ from tessera.maths.evolution import noise
 from tessera.planning.prepare import prepare_plan
 
 ENV = "gymnax:CartPole-v1"
-SMALL = ES(unroll=32, population=32, widths=(8,))
+SMALL = ES(unroll=32, members=32, widths=(8,))
 
 
 def bound(**options: Any) -> ES:
@@ -76,10 +76,10 @@ def test_params_are_drawn_to_zero_by_weight_decay():
 
 
 def test_a_population_is_evaluated_in_rounds():
-    algorithm, _, plan = prepare_plan(ES(population=96), ENV, "fused:devices=1", envs=32)
+    algorithm, _, plan = prepare_plan(ES(members=96), ENV, "fused:devices=1", envs=32)
     assert (algorithm.schedule.rounds, algorithm.schedule.unroll, plan.envs_per_group % 2) == (3, 500, 0)
-    with pytest.raises(TesseraError, match=r"--population 40 is no multiple of 32 environments"):
-        tessera.train(ES(population=40), ENV, envs=32)
+    with pytest.raises(TesseraError, match=r"--members 40 is no multiple of 32 environments"):
+        tessera.train(ES(members=40), ENV, envs=32)
     with pytest.raises(TesseraError, match=r"es needs 2 environments together"):
         tessera.train(ES(), ENV, envs=9)
 
@@ -136,7 +136,7 @@ def test_es_solves_cartpole(tmp_path):
 
 def test_host_environments_evaluate_in_rounds_and_start_new_episodes():
     result = tessera.train(
-        ES(unroll=50, population=16, widths=(4,)), "CartPole-v1", "fused", envs=8, steps=3200, quiet=True
+        ES(unroll=50, members=16, widths=(4,)), "CartPole-v1", "fused", envs=8, steps=3200, quiet=True
     )
     assert result.summary["updates"] == 4
     assert 2400 < result.summary["env_steps"] <= 3200  # less the steps at which nothing but a reset happens

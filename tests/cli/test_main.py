@@ -206,6 +206,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         " --seeds 4 --run-dir x --target-return 7.5 --resume --eval-episodes 8 --checkpoint-every 1.5 --keep 2 --quiet"
     )
     flags += " --engine serial --evaluate-every 5 --video-every 6 --trace t.json --timeout 9.5 --restarts 3"
+    flags += " --population 5 --pbt gamma=0.9:1,clip=0.1:0.3 --pbt-every 7 --pbt-explore resample"
     flags += " --patience 3 --min-improvement 0.5 --init-from runs/x@best"
     flags += " --start-timeout 99 --no-checkpoint-replay --trust-network --replan"
     flags += " --address 10.0.0.1:6379 --mesh data=2,model=2 --preset breakout --allow async --opponent greedy"
@@ -230,6 +231,7 @@ def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "steps": 99,
         "seed": 5,
         "seeds": 4,
+        "population": tessera.Population(5, {"gamma": "0.9:1", "clip": "0.1:0.3"}, every=7, explore="resample"),
         "run_dir": Path("x"),
         "target_return": 7.5,
         "opponent": "greedy",

@@ -64,7 +64,7 @@ RECURRENT: dict[str, Any] = {
 }
 """Networks that remember, so that a row is an unroll of one environment."""
 
-EVOLVED: dict[str, Any] = {"es": ES(unroll=24, population=24, widths=(8,))}
+EVOLVED: dict[str, Any] = {"es": ES(unroll=24, members=24, widths=(8,))}
 """Params are perturbed for each environment, in two rounds, and what is sent is a seed and a score."""
 
 ANY = {**ALGORITHMS, **RECURRENT, **EVOLVED}

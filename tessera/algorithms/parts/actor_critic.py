@@ -68,15 +68,15 @@ class Summary(NamedTuple):
 class ActorCriticAlgorithm(ActorCriticActing):
     """Fields and functions common to PPO, A2C and IMPALA. With a core, a row is the whole unroll of an environment."""
 
-    learning_rate: float | None = option(None, low=0)
+    learning_rate: float | None = option(None, low=0, tunable=True)
     """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gae_lambda: float = option(0.95, low=0, high=1)
+    gae_lambda: float = option(0.95, low=0, high=1, tunable=True)
     """How far advantages look ahead: 0 one step, 1 to the end (GAE)."""
-    value_coefficient: float = option(0.5, low=0)
+    value_coefficient: float = option(0.5, low=0, tunable=True)
     """Weight of the value loss."""
-    entropy_coefficient: float | None = option(None, low=0)
+    entropy_coefficient: float | None = option(None, low=0, tunable=True)
     """Weight of the entropy bonus; default 0.01, 0 for continuous actions, and 0.03 for A2C and IMPALA on boards."""
     max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""

@@ -57,7 +57,7 @@ class ActorCriticActing(Algorithm):
 
     unroll: int | None = option(None, low=1)
     """Steps that each environment plays between updates; default: the algorithm's own."""
-    gamma: float = option(0.99, low=0, high=1)
+    gamma: float = option(0.99, low=0, high=1, tunable=True)
     """Discount per step."""
     normalise_observations: bool | None = None
     """Shift and scale observations by running moments; default: for continuous actions and for networks with a core,

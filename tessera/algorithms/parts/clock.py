@@ -1,4 +1,4 @@
-"""The clock of a run: gradients applied so far, of how many."""
+"""The clock of a run: gradients applied so far, of how many, and the hyper-parameters that are tuned on the way."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Clock(NamedTuple):
     """Gradients that the whole run will apply; a float, since only ratios to it matter."""
     wraps: Any = 0
     """int32: how often `applies` has come round to 0 again."""
+    tuned: Any = ()
+    """Hyper-parameters that change while the run goes on, by the names of their fields; () if none does."""
 
     @property
     def progress(self) -> jax.Array:

@@ -35,7 +35,7 @@ class ContinuousControl(ReplayAlgorithm):
     """Gradients are scaled down to this global norm, of all networks together; 0 leaves them alone."""
     widths: tuple[int, ...] | None = (256, 256)
     """Widths of the fully connected layers."""
-    actor_rate: float | None = option(None, low=0)
+    actor_rate: float | None = option(None, low=0, tunable=True)
     """Step size of the actor at the beginning; default: that of the critics."""
 
     layer_norm: bool = False

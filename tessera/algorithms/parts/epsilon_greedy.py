@@ -37,11 +37,11 @@ class EpsilonGreedyAlgorithm(Algorithm):
     exploration: str = "anneal"
     """anneal: the same rate everywhere, which falls. ladder: a fixed rate that falls from one environment to the next
     (Ape-X). mixture: a rate that falls to 0.1, 0.01 or 0.5 (asynchronous Q-learning)."""
-    epsilon_start: float = option(1.0, low=0, high=1)
+    epsilon_start: float = option(1.0, low=0, high=1, tunable=True)
     """Share of random actions at the beginning."""
-    epsilon_end: float = option(0.05, low=0, high=1)
+    epsilon_end: float = option(0.05, low=0, high=1, tunable=True)
     """Share of random actions once exploration has fallen, the same everywhere."""
-    epsilon_fraction: float = option(0.2, low=0, high=1)
+    epsilon_fraction: float = option(0.2, low=0, high=1, tunable=True)
     """Part of the run during which exploration falls."""
     ladder_base: float = option(0.4, low=0, high=1)
     """Share of random actions in the first environment of a ladder."""

@@ -56,13 +56,13 @@ class ReplayAlgorithm(Algorithm):
     """Rows that the replay holds, over all environments."""
     warmup: int = option(32, low=0)
     """Unrolls played before learning starts."""
-    learning_rate: float | None = option(None, low=0)
+    learning_rate: float | None = option(None, low=0, tunable=True)
     """Step size at the beginning; default: the algorithm's own."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
     optimiser: str = "adam"
     """How steps are scaled: adam, rmsprop (centred) or adagrad."""
-    gamma: float = option(0.99, low=0, high=1)
+    gamma: float = option(0.99, low=0, high=1, tunable=True)
     """Discount per step."""
     n_step: int | None = option(None, low=1)
     """Steps whose rewards are summed before the bootstrap; default: the algorithm's own."""
@@ -75,9 +75,9 @@ class ReplayAlgorithm(Algorithm):
     """Draw rows in proportion to their last error (Schaul et al., 2016)."""
     priority_exponent: float = option(0.6, low=0, high=1)
     """How much priorities matter: 0 not at all, 1 in full proportion."""
-    importance_exponent: float = option(0.4, low=0, high=1)
+    importance_exponent: float = option(0.4, low=0, high=1, tunable=True)
     """How much importance weights correct for priorities at the beginning."""
-    importance_end: float = option(1.0, low=0, high=1)
+    importance_end: float = option(1.0, low=0, high=1, tunable=True)
     """How much they correct at the end; linear in between."""
     actor_priorities: bool = False
     """Let actors compute the first priorities of what they send (Ape-X); else new rows get the largest so far."""

@@ -24,7 +24,7 @@ class ValueLearning(EpsilonGreedyAlgorithm, ReplayAlgorithm):
 
     n_step: int | None = option(None, low=1)
     """Steps whose rewards are summed before the bootstrap; default 1 for images, else 3."""
-    learning_rate: float | None = option(None, low=0)
+    learning_rate: float | None = option(None, low=0, tunable=True)
     """Step size at the beginning; default 5e-4 for images, else 1e-3."""
     double: bool = True
     """Let the online network choose the action that the target network values (van Hasselt et al., 2016)."""

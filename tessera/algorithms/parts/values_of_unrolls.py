@@ -29,11 +29,11 @@ class ValuesOfUnrolls(EpsilonGreedyAlgorithm):
 
     unroll: int = option(5, low=1)
     """Steps that each environment plays between updates."""
-    learning_rate: float = option(2e-3, low=0)
+    learning_rate: float = option(2e-3, low=0, tunable=True)
     """Step size at the beginning."""
     anneal: bool = True
     """Let the learning rate fall to zero, in a straight line, by the end of the run."""
-    gamma: float = option(0.99, low=0, high=1)
+    gamma: float = option(0.99, low=0, high=1, tunable=True)
     """Discount per step."""
     max_gradient_norm: float = option(0.5, low=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""

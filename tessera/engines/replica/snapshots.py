@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -164,11 +164,21 @@ def give(replica: Replica, part: Slots) -> None:
 def with_horizon(snapshot: Slots, horizon: int) -> Slots:
     """The same for a run of another length: schedules go on by how much of the whole is over."""
 
-    def leaf(x: Any) -> Any:
-        ends: Any = np.asarray(horizon, x.horizon.dtype) if isinstance(x, Clock) else None
-        return x if ends is None else x._replace(horizon=ends)
+    def ending(clock: Any) -> Clock:
+        return clock._replace(horizon=np.asarray(horizon, clock.horizon.dtype))
 
-    return jax.tree.map(leaf, snapshot, is_leaf=lambda x: isinstance(x, Clock))
+    return _with_clocks(snapshot, ending)
+
+
+def with_tuned(slots: Slots, tuned: Mapping[str, Any]) -> Slots:
+    """The same with other values of what is tuned, in every clock: each has buffers of its own."""
+    return _with_clocks(slots, lambda clock: clock._replace(tuned={k: jnp.array(v) for k, v in tuned.items()}))
+
+
+def _with_clocks(slots: Slots, changed: Callable[[Clock], Clock]) -> Slots:
+    return jax.tree.map(
+        lambda x: changed(x) if isinstance(x, Clock) else x, slots, is_leaf=lambda x: isinstance(x, Clock)
+    )
 
 
 def without_spare_peers(arrays: dict[str, np.ndarray], like: Slots) -> dict[str, np.ndarray]:

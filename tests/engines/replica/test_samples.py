@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_neither_the_wait_for_the_first_message_nor_compiling_puts_the_next_samp
         begin = recorder.span(Recv("experience", 0), begin, waiting=True)
         clock.now += 20.0 if is_first else 0.01  # which compiles it first
         recorder.span(op("grad"), begin)
-    pauses = [b - a for a, b in zip(begun, begun[1:], strict=False)]
+    pauses = [b - a for a, b in itertools.pairwise(begun)]
     assert pauses[0] < 80.0 + 3 * PERIOD
     assert max(pauses[1:]) < 3 * PERIOD
 

@@ -1,0 +1,83 @@
+"""Who goes on from whom in a population: lineage.jsonl, a row for each member at the beginning and at each exchange."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tessera.errors import TesseraError
+from tessera.runs.population import Descent, Tuned
+from tessera.support.files import read_text, write_text
+
+FILE = "lineage.jsonl"
+Row = dict[str, Any]
+"""update, seed, parent (the seed whose state it has from here on; None at the beginning), score, tuned."""
+
+
+class Lineage:
+    """The rows so far. An exchange is in the folder, if there is one, before anything follows from it."""
+
+    def __init__(self, folder: Path | None, seeds: Sequence[int]) -> None:
+        self._path = None if folder is None else folder / FILE
+        self.seeds = list(seeds)
+        self.rows: list[Row] = []
+
+    def resume(self, update: int) -> None:
+        """Read what was written up to an update; its own exchange is still to come."""
+        self.read()
+        self.rows = [row for row in self.rows if row["update"] < update or row["update"] == 0]
+
+    def read(self) -> None:
+        """Read what was written."""
+        self.rows = [] if self._path is None else read_lineage(self._path.parent)
+
+    def begin(self, tuned: Sequence[Tuned]) -> None:
+        """Note what each member begins with."""
+        self.rows = [
+            {"update": 0, "seed": seed, "parent": None, "score": None, "tuned": mine}
+            for seed, mine in zip(self.seeds, tuned, strict=True)
+        ]
+
+    def note(self, update: int, scores: Sequence[float], descents: Sequence[Descent]) -> None:
+        """Note an exchange."""
+        self.rows += [
+            {
+                "update": update,
+                "seed": seed,
+                "parent": self.seeds[descent.parent],
+                "score": score if abs(score) < float("inf") else None,
+                "tuned": descent.tuned,
+            }
+            for seed, score, descent in zip(self.seeds, scores, descents, strict=True)
+        ]
+        self.write()
+
+    @property
+    def newest(self) -> list[Row]:
+        """The row of each member at the newest exchange."""
+        return self.rows[-len(self.seeds) :]
+
+    def write(self) -> None:
+        """Replace the file."""
+        if self._path is not None:
+            write_text(self._path, "".join(json.dumps(row) + "\n" for row in self.rows))
+
+
+def read_lineage(folder: Path) -> list[Row]:
+    """The rows of a population's folder; empty if it has none."""
+    path = folder / FILE
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            row = json.loads(line)
+            ok = isinstance(row["update"], int) and isinstance(row["seed"], int) and isinstance(row["tuned"], dict)
+        except (ValueError, KeyError, TypeError):
+            ok = False
+        if not ok:
+            raise TesseraError(f"{path}, line {number}: no row of a lineage, so the file is damaged")
+        rows.append(row)
+    return rows
