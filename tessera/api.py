@@ -58,6 +58,7 @@ from tessera.runs.seeds_run import SeedsRun
 from tessera.support.accelerators import share_accelerators
 from tessera.support.cache import use_compilation_cache
 from tessera.support.named_objects import is_foreign
+from tessera.support.seeds import check_seed
 
 ASYNC = "async"
 
@@ -271,6 +272,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         replan=replan,
     )
     options.check(steps, seeds, folder)
+    check_seed(seed, seeds or 1)
     if video_every and folder is None:
         raise TesseraError("--video-every needs --run-dir: where should videos go?")
     if replan:
@@ -503,6 +505,7 @@ def evaluate_saved(
     """Play greedy episodes with each of several params that were loaded; `engine` as in `evaluate_runs`."""
     if episodes < 1:
         raise TesseraError(f"{episodes} episodes: at least one is needed")
+    check_seed(seed)
     names = [opponent or run.config.get("opponent") for run in runs]
     opponents = [find_opponent(name, run.env, trust) for name, run in zip(names, runs, strict=True)]
     worlds = [against(run.env, each) for run, each in zip(runs, opponents, strict=True)]

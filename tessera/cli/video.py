@@ -12,13 +12,13 @@ import tyro
 from tessera.cli.flags import check_flags, read_flags
 from tessera.cli.options import TrustOptions
 from tessera.errors import TesseraError
+from tessera.support.seeds import check_seed
 
 if TYPE_CHECKING:
     from tessera.evaluation.filming import FilmedEpisode, Shot
 
 HEIGHTS = (16, 4320)
 """The least and the most rows of pixels."""
-HIGHEST_SEED = 2**63 - 1
 
 
 @dataclass
@@ -49,9 +49,7 @@ class VideoOptions(TrustOptions):
         for flag, value in (("--episodes", self.episodes), ("--max-steps", self.max_steps)):
             if value < 1:
                 raise TesseraError(f"{flag} {value}: at least one is needed")
-        if not 0 <= self.seed <= HIGHEST_SEED:
-            limit = "be below zero" if self.seed < 0 else f"be above {HIGHEST_SEED}"
-            raise TesseraError(f"--seed {self.seed}: it cannot {limit}")
+        check_seed(self.seed, lowest=0)
         if self.fps is not None and not 0 < self.fps <= 1000:
             raise TesseraError(f"--fps {self.fps:g}: it must be above 0, and at most 1000")
         if self.size is not None and not HEIGHTS[0] <= self.size <= HEIGHTS[1]:

@@ -10,6 +10,7 @@ from typing import Any
 from tessera.dash.advice import Advice
 from tessera.dash.curves import MOST_POINTS, check_by, curve, line
 from tessera.dash.facts import X_COLUMNS, Facts, FactsReader, config_texts
+from tessera.dash.lineage import LineageReader, drawn
 from tessera.dash.seeds import members_of, together
 from tessera.dash.series import AllSeries
 from tessera.dash.status import LIVE, read_marks, read_spans
@@ -42,6 +43,7 @@ class Answers:
         self._expected = expected
         self._reader = FactsReader(self.tree)
         self._series = AllSeries(self.metrics_of)
+        self._lineages = LineageReader(self.tree)
         self._advice = Advice(advice)
 
     def runs(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class Answers:
             "videos": self.videos(name),
             "config": config_texts(facts.config),
             "has_trace": self.trace(name) is not None,
-            "population": self._population(name, members),
+            "population": self.population(name),
             "payoff": None,
         }
 
@@ -184,13 +186,20 @@ class Answers:
         except TesseraError:
             return None
 
-    def _population(self, name: str, members: Sequence[str]) -> dict[str, Any] | None:
-        """The members of a folder of several seeds, and what all of them have reached together."""
-        if not members:
+    def population(self, name: str) -> dict[str, Any] | None:
+        """The members of a folder of several seeds, what all have reached together, and who goes on from whom."""
+        names = self.members(name)
+        if not names:
             return None
         summary = self._reader.json(name, "summary.json")
         reached = {key: number(x) for key, x in summary.items() if key.startswith("eval_return_")}
-        return {"kind": "seeds", "members": [self._member(member) for member in members], "together": reached}
+        members = [self._member(each) for each in names]
+        if "population" not in self._reader.json(name, "config.json"):
+            return {"kind": "seeds", "members": members, "together": reached, "lineage": None}
+        lineage = self._lineages.read(name)
+        described = [lineage.with_origin(member) for member in members]
+        picture = drawn(lineage, members, summary)
+        return {"kind": "population", "members": described, "together": reached, "lineage": picture}
 
     def _member(self, name: str) -> dict[str, Any]:
         facts = self._reader.facts(name)

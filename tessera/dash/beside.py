@@ -57,7 +57,7 @@ def start(folder: Path, port: int | None, note: Callable[[str], None], advice: S
     run = name if name.isprintable() else ""
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     place = ServePlace(port=port)
-    with listen(place) as listening:
+    with listen(place, "--dash-port") as listening:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tessera.dash", root, run, str(listening.fileno()), *advice],
             stdin=subprocess.PIPE,

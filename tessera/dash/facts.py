@@ -62,7 +62,9 @@ class Facts:
         seconds = (status.get("seconds"), row.get("seconds"), summary.get("wall_seconds"))
         speed = first(row.get("steps_per_second"), summary.get("steps_per_second"))
         return {
-            "return_mean": first(row.get("train_return_mean"), summary.get("train_return_mean")),
+            "return_mean": first(
+                row.get("train_return_iqm"), row.get("train_return_mean"), summary.get("train_return_mean")
+            ),
             "eval_return_mean": mean,
             "eval_interval": interval,
             "steps_per_second": speed,
@@ -87,7 +89,14 @@ class Facts:
         return found
 
     def _evaluation(self) -> tuple[float | None, list[float] | None]:
-        """Mean return of the newest greedy evaluation, with a 95 % interval where the number of episodes is known."""
+        """Return of the newest greedy evaluation, with a 95 % interval where it is known.
+
+        Of one run it is the mean over episodes, of several seeds the interquartile mean over those.
+        """
+        over_seeds = [number(self.summary.get(f"eval_return_iqm{end}")) for end in ("", "_low", "_high")]
+        if "seeds" in self.config and None not in over_seeds:
+            middle, low, high = over_seeds
+            return middle, [low, high]  # type: ignore[list-item]
         mean = number(self.summary.get("eval_return_mean"))
         std, episodes = number(self.summary.get("eval_return_std")), whole(self.summary.get("eval_episodes"))
         if mean is not None and std is not None and episodes > 1:

@@ -29,10 +29,13 @@ class ServePlace:
     token: str | None = None
 
 
-def check_place(place: ServePlace) -> None:
-    """Refuse ports that there are not, to listen where strangers could read, and tokens that can be guessed."""
+def check_place(place: ServePlace, flag: str = "--port") -> None:
+    """Refuse ports that there are not, to listen where strangers could read, and tokens that can be guessed.
+
+    `flag` names the port in messages.
+    """
     if place.port is not None and not 0 <= place.port <= HIGHEST_PORT:
-        raise TesseraError(f"--port {place.port}: ports are from 1 to {HIGHEST_PORT}; 0 takes any that is free")
+        raise TesseraError(f"{flag} {place.port}: ports are from 1 to {HIGHEST_PORT}; 0 takes any that is free")
     if place.token is not None and len(place.token) < SHORTEST_TOKEN:
         raise TesseraError(
             f"--token has {len(place.token)} characters, and short ones can be guessed: give at least "
@@ -45,16 +48,16 @@ def check_place(place: ServePlace) -> None:
         )
 
 
-def listen(place: ServePlace) -> socket.socket:
+def listen(place: ServePlace, flag: str = "--port") -> socket.socket:
     """A socket that listens there: on the port that was named, or on the first free one."""
-    check_place(place)
+    check_place(place, flag)
     ports = range(PORT, PORT + TRIED) if place.port is None else [place.port]
     for port in ports:
         try:
             return bound(place.host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == ports[-1]:
-                raise TesseraError(unusable(place, port, error)) from None
+                raise TesseraError(unusable(place, port, error, flag)) from None
         except UnicodeError:
             raise TesseraError(f"--host {place.host} is no name of a machine; 127.0.0.1 is this one") from None
     raise AssertionError("unreachable")
@@ -74,14 +77,14 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
-def unusable(place: ServePlace, port: int, error: OSError) -> str:
+def unusable(place: ServePlace, port: int, error: OSError, flag: str) -> str:
     """Why a port cannot be listened on, and what to do."""
     if error.errno == errno.EADDRINUSE and place.port is None:
-        return f"ports {PORT} to {port} are all taken: name a free one with --port"
+        return f"ports {PORT} to {port} are all taken: name a free one with {flag}"
     if error.errno == errno.EADDRINUSE:
-        return f"--port {port} is taken: name another, or leave it out for the next free one from {PORT} on"
+        return f"{flag} {port} is taken: name another, or leave it out for the next free one from {PORT} on"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"--port {port} is not for this user: name one of 1024 or more"
+        return f"{flag} {port} is not for this user: name one of 1024 or more"
     return f"--host {place.host}: nothing can listen there ({error.strerror}); 127.0.0.1 is this machine"
 
 

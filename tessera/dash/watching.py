@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from tessera.dash.answers import Answers
 from tessera.dash.facts import X_COLUMNS
+from tessera.dash.lineage import FILE as LINEAGE
 from tessera.dash.status import read_marks
 from tessera.dash.tails import Tail, rows_of
 from tessera.dash.values import number
 
+SUMMARY = "summary.json"
 MOST_ROWS = 500
 """Rows that are passed on at once."""
 LOOK_AGAIN = 5.0
@@ -38,12 +40,14 @@ class RunWatch:
         self._rows = [Tail(answers.metrics_of(each)) for each in self._members or [name]]
         self._signs: tuple[Any, ...] = ()
         self._looked = 0.0
+        self._descent = self._signs_of(LINEAGE, SUMMARY)
         self._last = {"marks": read_marks(self._tree, name), "videos": answers.videos(name)}
 
     def poll(self) -> list[News]:
         """Events since the last call."""
-        files = (("metrics.jsonl",), ("live", "status.json"), ("live", "marks.jsonl"), ("videos",), ("summary.json",))
-        signs = tuple(sign(self._tree.stat(self._name, *inside)) for inside in files)
+        files = (("metrics.jsonl",), ("live", "status.json"), ("live", "marks.jsonl"), ("videos",))
+        descent = self._signs_of(LINEAGE, SUMMARY)
+        signs = (*(sign(self._tree.stat(self._name, *inside)) for inside in files), *descent)
         signs += tuple(sign(self._tree.stat(each, "metrics.jsonl")) for each in self._members)
         now = time.monotonic()
         if signs == self._signs and now - self._looked < LOOK_AGAIN:
@@ -54,7 +58,13 @@ class RunWatch:
             found += self._if_another("marks", read_marks(self._tree, self._name))
         if signs[3] != before[3]:
             found += self._if_another("videos", self._answers.videos(self._name))
+        if descent != self._descent:
+            self._descent = descent
+            found += self._if_another("population", self._answers.population(self._name))
         return found + self._if_another("run", self._answers.news(self._name))
+
+    def _signs_of(self, *files: str) -> tuple[Any, ...]:
+        return tuple(sign(self._tree.stat(self._name, file)) for file in files)
 
     def _if_another(self, event: str, data: Any) -> list[News]:
         """What is sent as a whole whenever it changes."""

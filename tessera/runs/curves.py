@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,14 +126,14 @@ def _line(run: Path, opponent: Any, look: Look) -> tuple[Line, str]:
     metric = look.metric or (EVALUATED if evaluated else TRAINED)
     points = [(row[column], row[metric]) for row in rows if is_number(row.get(metric)) and is_number(row.get(column))]
     if look.metric is not None and not points:
-        raise _without(run, look.metric, rows)
+        raise without_metric(run, look.metric, rows)
     x, y = np.array(points, np.float64).reshape(-1, 2).T
     order = np.argsort(x, kind="stable")
     y = smoothed(y[order], look.smooth)
     return Line(x[order], y, y, y), str(opponent) if metric == EVALUATED and evaluated else ""
 
 
-def _without(run: Path, metric: str, rows: Sequence[dict[str, Any]]) -> TesseraError:
+def without_metric(run: Path, metric: str, rows: Sequence[dict[str, Any]]) -> TesseraError:
     """The error for a run that lacks a metric."""
     known = {name for row in rows for name, value in row.items() if is_number(value)} - {c for c, _ in AXES.values()}
     if not known:
@@ -150,7 +151,9 @@ def smoothed(values: np.ndarray, rows: int) -> np.ndarray:
     return (sums[end] - sums[begin]) / (end - begin)
 
 
-def _draw(curves: Sequence[Drawn], out: Path, look: Look) -> None:
+@contextmanager
+def picture(out: Path, width: float, height: float) -> Iterator[Any]:
+    """A figure of so many inches to draw on, which is written once it is whole."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -158,31 +161,37 @@ def _draw(curves: Sequence[Drawn], out: Path, look: Look) -> None:
 
     # the same curves give the same file, words stay words, and a dollar in a name begins no formula
     with matplotlib.rc_context({"svg.hashsalt": "tessera", "svg.fonttype": "none", "text.parse_math": False}):
-        columns = -(-len(curves) // NAMES_IN_A_COLUMN) if len(curves) > MOST_INSIDE else 0
-        names = columns * (0.6 + LETTER * max(len(curve.label) for curve in curves))
-        figure, axes = plt.subplots(figsize=(WIDTH + names, HEIGHT), layout="constrained")
+        figure = plt.figure(figsize=(width, height), layout="constrained")
         try:
-            axes.set_prop_cycle(plt.cycler(linestyle=["-", "--", ":", "-."]) * plt.rcParams["axes.prop_cycle"])
-            for curve in curves:
-                (drawn,) = axes.plot(curve.line.x, curve.line.y, label=curve.label)
-                if curve.seeds > 1:
-                    axes.fill_between(
-                        curve.line.x, curve.line.low, curve.line.high, color=drawn.get_color(), alpha=0.2, linewidth=0
-                    )
-            axes.set(
-                xlabel=AXES[look.by][1], ylabel=_words(curves, look), title=", ".join(sorted({c.env for c in curves}))
-            )
-            axes.grid(alpha=0.3)
-            if columns:
-                figure.legend(loc="outside right upper", fontsize="small", ncols=columns)
-            else:
-                axes.legend(fontsize="small")
+            yield figure
             with replaced_file(out) as draft:
                 figure.savefig(draft, dpi=150, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
         except OSError as error:
             raise TesseraError(f"cannot write {out} ({error.strerror}): choose another place") from error
         finally:
             plt.close(figure)
+
+
+def _draw(curves: Sequence[Drawn], out: Path, look: Look) -> None:
+    columns = -(-len(curves) // NAMES_IN_A_COLUMN) if len(curves) > MOST_INSIDE else 0
+    names = columns * (0.6 + LETTER * max(len(curve.label) for curve in curves))
+    with picture(out, WIDTH + names, HEIGHT) as figure:
+        import matplotlib.pyplot as plt
+
+        axes = figure.subplots()
+        axes.set_prop_cycle(plt.cycler(linestyle=["-", "--", ":", "-."]) * plt.rcParams["axes.prop_cycle"])
+        for curve in curves:
+            (drawn,) = axes.plot(curve.line.x, curve.line.y, label=curve.label)
+            if curve.seeds > 1:
+                axes.fill_between(
+                    curve.line.x, curve.line.low, curve.line.high, color=drawn.get_color(), alpha=0.2, linewidth=0
+                )
+        axes.set(xlabel=AXES[look.by][1], ylabel=_words(curves, look), title=", ".join(sorted({c.env for c in curves})))
+        axes.grid(alpha=0.3)
+        if columns:
+            figure.legend(loc="outside right upper", fontsize="small", ncols=columns)
+        else:
+            axes.legend(fontsize="small")
 
 
 def _words(curves: Sequence[Drawn], look: Look) -> str:

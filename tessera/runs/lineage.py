@@ -71,11 +71,15 @@ def read_lineage(folder: Path) -> list[Row]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    try:
+        lines = read_text(path).splitlines()
+    except UnicodeDecodeError:
+        raise TesseraError(f"{path} is no text, so the file is damaged") from None
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             ok = isinstance(row["update"], int) and isinstance(row["seed"], int) and isinstance(row["tuned"], dict)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             ok = False
         if not ok:
             raise TesseraError(f"{path}, line {number}: no row of a lineage, so the file is damaged")

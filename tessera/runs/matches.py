@@ -15,6 +15,7 @@ from tessera.evaluation.outcomes import Outcomes
 from tessera.evaluation.ratings import Games
 from tessera.evaluation.trust import Trust
 from tessera.runs.saved_run import Choice, SavedRun, load_run
+from tessera.support.seeds import check_seed
 
 
 def find_opponent(name: str | None, env: Environment, trust: Trust) -> str | SavedRun | None:
@@ -64,6 +65,7 @@ def play_match(
     The first moves of each game, as many as `openings`, are drawn. `engine` holds the options `engine`, `workers` and
     `address` of `map_reduce`: they do not change the games.
     """
+    check_seed(seed)
     runs = {name: load_run(name, trust, checkpoint) for name in names if not is_player(name)}
     if not runs:
         raise TesseraError("none of these is a run: name at least one folder, so that it is known what is played")

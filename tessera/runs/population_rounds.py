@@ -78,16 +78,17 @@ class PopulationRounds:
         if not (mine / "config.json").exists():  # it failed before its first update
             directory.begin(mine, self.config(seeds[number]), self.plan)
         own = Checkpoints(mine / "checkpoints", self.keep)
-        if (own.latest() or 0) > update or (
-            own.latest() == update and own.load(update, large=False)[1].get(INHERITED_AT) == update
-        ):
+        latest = own.latest()
+        before = {} if latest is None else own.load(latest, large=False)[1]
+        if latest is not None and (latest > update or (latest == update and before.get(INHERITED_AT) == update)):
             return
         theirs = Checkpoints(parent / "checkpoints", read_only=True)
         arrays, meta = theirs.load(update)
+        seconds = before.get("wall_seconds", meta["wall_seconds"])  # its own, which never run backwards
         for path, array in arrays.items():
             head, _, name = path.rpartition("/")
             if head.endswith("clock/tuned"):
                 arrays[path] = np.full_like(array, descent.tuned[name])
-        own.save_alone(update, arrays, {**meta, INHERITED_AT: update})
+        own.save_alone(update, arrays, {**meta, INHERITED_AT: update, "wall_seconds": seconds})
         own.close()
         theirs.close()

@@ -383,9 +383,7 @@ class Run:
     def _stride(self, count: int, saving: bool) -> tuple[int, int]:
         """How many updates to make next, and how many more may be begun meanwhile: none before a checkpoint."""
         done, every = self.meter.updates, self.evaluations.target.every
-        wanted = (
-            self.evaluations.updates_to_next(done), self.videos.updates_to_next(done), self.exchanges.updates_to_next(done)
-        )  # fmt: skip
+        wanted = [each.updates_to_next(done) for each in (self.evaluations, self.videos, self.exchanges)]
         stand = min([self.updates - done, *(updates for updates in wanted if updates is not None)])
         count = min(count, stand, every - done % every)
         return count, 0 if saving else min(count, stand - count)

@@ -127,6 +127,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "actors of none": ((*TRAIN, "--actors", "2"), "--actors needs --policy"),
     "no actors": ((*TRAIN, "--policy", "single_learner_coarse", "--actors", "0"), "asks for 0 replicas"),
+    "huge seed": ((*TRAIN, "--seed", "9" * 20), f"--seed {'9' * 20}: it cannot be above 9223372036854775807"),
+    "last of many seeds": ((*TRAIN, "--seed", str(2**63 - 2), "--seeds", "3"), "cannot be above 9223372036854775805"),
     "negative lag": ((*TRAIN, "--lag", "-1"), "lag -1"),
 }
 

@@ -58,3 +58,35 @@ def write_run(folder: Path, rows: int = 10, config: dict[str, Any] | None = None
     for name, value in live.items():
         (folder / "live" / f"{name}.json").write_text(json.dumps(value))
     return folder
+
+
+DESCENT = [(0, 0, None, None), (0, 1, None, None), (0, 2, None, None),
+           (4, 0, 0, 9.0), (4, 1, 1, 8.0), (4, 2, 0, 3.0),
+           (8, 0, 2, 10.0), (8, 1, 1, 11.0), (8, 2, 2, 14.0)]  # fmt: skip
+"""update, seed, parent, score: seed 2 copies 0, then 0 copies 2."""
+
+
+def descent_rows() -> list[dict[str, Any]]:
+    """Rows of a lineage, of which each copy has a higher learning rate."""
+    return [
+        {"update": u, "seed": s, "parent": p, "score": x, "tuned": {"learning_rate": 0.01 * (u + s + 1), "clip": 0.2}}
+        for u, s, p, x in DESCENT
+    ]
+
+
+def write_lineage(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace lineage.jsonl of a population, as a run does."""
+    (folder / "draft").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "draft").replace(folder / "lineage.jsonl")
+
+
+def write_population(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+    """A population of three members: seed 1 has the lowest training return, and seed 0 the highest."""
+    described = {"tune": {"learning_rate": "log:0.001:1", "clip": "0.1:0.3"}, "every": 4}
+    write_run(folder, rows=0, config={"seeds": 3, "population": described})
+    for seed in range(3):
+        run = write_run(folder / f"seed-{seed}", rows=0, config={"seed": seed, "population": described})
+        rewards = {"train_return_mean": 20.0 - (7 * seed) % 10}
+        (run / "metrics.jsonl").write_text(json.dumps(row(10, **rewards)) + "\n")
+    write_lineage(folder, descent_rows() if rows is None else rows)
+    return folder

@@ -11,11 +11,22 @@ import time
 
 import numpy as np
 import pytest
-from recorded_runs import ACTORS, CONFIG, LEARNER, row, status, write_run
+from recorded_runs import (
+    ACTORS,
+    CONFIG,
+    LEARNER,
+    descent_rows,
+    row,
+    status,
+    write_lineage,
+    write_population,
+    write_run,
+)
 
 from tessera.dash.answers import Answers
 from tessera.dash.tree import RequestRefused
 from tessera.dash.values import to_json
+from tessera.dash.watching import RunWatch
 from tessera.runs.joined_curves import Line, joined
 
 
@@ -166,6 +177,107 @@ def test_a_folder_of_seeds_is_drawn_from_its_runs(runs, answers):
     assert "learn/loss" in found["metrics"]
     members = found["population"]["members"]
     assert [(m["name"], m["seed"], m["return_mean"]) for m in members] == [("all/seed-0", 0, 10), ("all/seed-1", 1, 10)]
+
+
+def test_the_header_of_finished_seeds_has_interquartile_means(runs, answers):
+    folder = write_run(runs / "all", rows=0, config={"seeds": 4})
+    means = {"train_return_mean": 1.0, "train_return_iqm": 5.0}
+    (folder / "metrics.jsonl").write_text(json.dumps({**row(3), **means}) + "\n")
+    figures = {"eval_return_mean": 2.0, "eval_return_iqm": 6.0, "eval_return_iqm_low": 4.0, "eval_return_iqm_high": 7.0}
+    (folder / "summary.json").write_text(json.dumps(figures))
+    header = answers.news("all")["header"]
+    assert (header["return_mean"], header["eval_return_mean"], header["eval_interval"]) == (5.0, 6.0, [4.0, 7.0])
+
+
+def test_members_of_a_population_have_their_origin_and_their_newest_values(runs, answers):
+    write_population(runs / "pop")
+    found = answers.run("pop")["population"]
+    assert found["kind"] == "population"
+    assert [(m["seed"], m["copied_from"], m["tuned"]) for m in found["members"]] == [
+        (0, 2, {"learning_rate": 0.09, "clip": 0.2}),
+        (1, None, {"learning_rate": 0.02, "clip": 0.2}),
+        (2, 0, {"learning_rate": 0.07, "clip": 0.2}),
+    ]
+    lineage = found["lineage"]
+    assert (lineage["seeds"], lineage["tuned"], lineage["best"]) == ([0, 1, 2], ["learning_rate", "clip"], 0)
+    lives = [(x["seed"], x["begin"], x["end"], x["parent"], x["is_replaced"]) for x in lineage["lives"]]
+    assert lives == [(0, 0, 8, None, True), (1, 0, 10, None, False), (2, 0, 4, None, True), (2, 4, 10, 0, False),
+                     (0, 8, 10, 3, False)]  # fmt: skip
+    newest = lineage["lives"][-1]
+    assert [newest[key] for key in ("score", "score_before", "score_of_parent")] == [20.0, 10.0, 14.0]
+    assert newest["tuned"] == [0.09, 0.2]
+    assert lineage["descent"] == [0, 3, 4]
+    (runs / "pop" / "summary.json").write_text(json.dumps({"eval_returns": {"0": 1.0, "1": None, "2": 5.0, "x": 9.0}}))
+    finished = answers.run("pop")["population"]["lineage"]
+    assert (finished["best"], finished["descent"]) == (2, [0, 3])
+    write_run(runs / "seeds", config={"seeds": 1})
+    write_run(runs / "seeds" / "seed-0")
+    assert answers.run("seeds")["population"]["lineage"] is None
+
+
+def test_a_lineage_that_is_torn_or_damaged_is_shown_as_far_as_it_can_be_read(runs, answers):
+    folder = write_population(runs / "pop")
+    text = (folder / "lineage.jsonl").read_text()
+    lines = text.splitlines()
+    lines[5] = '{"update": 4, "seed": 2'
+    (folder / "lineage.jsonl").write_text("\n".join(lines)[:-20])
+    lineage = answers.run("pop")["population"]["lineage"]
+    assert (lineage["damaged"], len(lineage["lives"])) == (2, 4)
+    (folder / "lineage.jsonl").write_text("[]\n")
+    found = answers.run("pop")["population"]
+    assert (found["lineage"]["damaged"], found["lineage"]["lives"], found["members"][0]["copied_from"]) == (1, [], None)
+    (folder / "lineage.jsonl").unlink()
+    assert answers.run("pop")["population"]["lineage"] is None
+
+
+def test_rows_of_a_lineage_may_hold_anything(runs, answers):
+    values = [None, True, -1, 2**60, 1e300, "<b>", [], {}, {"learning_rate": "x", "<b>": 1.0}]
+    base = {"update": 4, "seed": 1, "parent": 0, "score": 1.0, "tuned": {}}
+    nasty = [{**base, key: value} for key in base for value in values]
+    nasty += [{"update": 4, "seed": k, "tuned": {str(j): j for j in range(100)}} for k in range(1000)]
+    folder = write_population(runs / "pop", [*descent_rows(), *nasty, *reversed(nasty)])
+    config = json.loads((folder / "seed-1" / "config.json").read_text())
+    (folder / "seed-1" / "config.json").write_text(json.dumps({**config, "seed": [1]}))
+    found = answers.run("pop")["population"]
+    assert len(to_json(found)) < 500_000
+    assert (len(found["lineage"]["seeds"]), found["lineage"]["left_out"] > 700) == (256, True)
+    for data in (b"\xff\xfe\x00\n", b"[" * 100_000 + b"\n", b'{"update": ' + b"9" * 5000 + b"}\n"):
+        (folder / "lineage.jsonl").write_bytes(data)
+        assert answers.run("pop")["population"]["lineage"]["damaged"] == 1
+    (folder / "lineage.jsonl").unlink()
+    os.mkfifo(folder / "lineage.jsonl")
+    assert answers.run("pop")["population"]["lineage"] is None
+
+
+def test_of_a_huge_lineage_the_newest_exchanges_are_read(runs, answers, monkeypatch):
+    members, exchanges = 64, 1000
+    rows = [
+        {"update": 10 * e, "seed": k, "parent": (k + e) % members if e and (k + e) % 5 == 0 else k, "score": 1.0 * k,
+         "tuned": {"learning_rate": 0.001}}
+        for e in range(exchanges + 1) for k in range(members)
+    ]  # fmt: skip
+    write_population(runs / "pop", rows)
+    began = time.process_time()
+    lineage = answers.run("pop")["population"]["lineage"]
+    assert time.process_time() - began < 2.0
+    assert lineage["is_cut"]
+    assert lineage["seeds"] == list(range(members))
+    assert max(life["begin"] for life in lineage["lives"]) == 10 * exchanges
+    assert 1000 < len(lineage["lives"]) <= 1500 + members
+    monkeypatch.setattr("tessera.dash.lineage.read_lineage", lambda *_: pytest.fail("it was read again"))
+    assert answers.run("pop")["population"]["lineage"] == lineage
+
+
+def test_an_exchange_and_the_end_are_told_to_the_page(runs, answers):
+    folder = write_population(runs / "pop", descent_rows()[:6])
+    watch = RunWatch(answers, "pop", [])
+    assert [news.event for news in watch.poll()] == ["run"]
+    write_lineage(folder, descent_rows())
+    ((event, population),) = [news for news in watch.poll() if news.event != "run"]
+    assert (event, population["members"][0]["copied_from"]) == ("population", 2)
+    (folder / "summary.json").write_text(json.dumps({"eval_returns": {"2": 5.0}}))
+    assert [news.data["lineage"]["best"] for news in watch.poll() if news.event == "population"] == [2]
+    assert watch.poll() == []
 
 
 def test_the_interquartile_mean_has_a_band_and_ends_where_half_of_the_runs_do():

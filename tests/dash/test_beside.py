@@ -123,7 +123,7 @@ def test_a_run_goes_on_without_a_dashboard_that_cannot_start(runs, monkeypatch):
         monkeypatch.setattr("tessera.dash.beside.importlib.util.find_spec", lambda name: None)
         with dashboard_beside(runs / "a", None, said.append):
             said.append("training")
-    assert said[0].startswith("no dashboard: --port")
+    assert said[0].startswith("no dashboard: --dash-port")
     assert "it needs starlette and uvicorn" in said[2]
     assert said[1::2] == ["training", "training"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from recorded_runs import ACTORS, LEARNER, row, status, write_run
+from recorded_runs import ACTORS, LEARNER, descent_rows, row, status, write_lineage, write_population, write_run
 
 from tessera import policies
 from tessera.graph.plan import Needs, make_plan
@@ -362,6 +362,59 @@ def test_members_and_videos_are_shown_where_there_are_any(runs, dashboard, open_
     page.wait_for_selector("#config dl")  # the run's answer has come
     assert page.locator("#members").is_hidden()
     assert page.locator(".videos").is_hidden()
+
+
+def test_a_population_is_shown_with_its_lineage_and_followed(runs, dashboard, open_page):
+    rows = [{**each, "tuned": {**each["tuned"], HOSTILE: 1.5}} for each in descent_rows()]
+    folder = write_population(runs / "pop", rows[:6])
+    page = open_page(f"{dashboard(runs, '--port', 0).address}#run=pop")
+    section = page.locator("#lineage")
+    section.locator("text=3 members, 1 copy. The best member, seed 0, is no copy of another.").wait_for()
+    assert page.locator("#members tbody tr").nth(2).inner_text().split("\t")[-4:] == ["0", "0.0700", "0.200", "1.50"]
+    assert section.locator("svg > text.best").text_content() == "seed 0"
+    write_lineage(folder, rows)
+    section.locator("text=2 copies. The best member, seed 0, comes from seed 0, then seed 2.").wait_for()
+    assert page.locator("#members thead tr").inner_text().strip().split("\t")[-4:] == [
+        "copied from", "learning rate", "clip", HOSTILE]  # fmt: skip
+    assert section.locator(".descent").bounding_box()["height"] > 50, "it goes to the lane of seed 2 and back"
+    section.locator(".told:has(.copy) circle").nth(1).hover()
+    told = f"seed 0 (return 10) goes on from seed 2 (return 14) · learning rate 0.0900 · clip 0.200 · {HOSTILE} 1.50"
+    assert section.locator(".told-words").inner_text() == f"update 8: {told}"
+    section.locator("summary").click()
+    copies = section.locator("tbody tr")
+    copies.first.wait_for()
+    assert copies.all_inner_texts() == ["8\t0\t10\t2\t14\t0.0900\t0.200\t1.50", "4\t2\t3\t0\t9\t0.0700\t0.200\t1.50"]
+    assert page.locator("main img, main script").count() == 0
+    with (folder / "lineage.jsonl").open("a") as file:
+        file.write('{"update": 12, "se')
+    section.locator("text=1 line of lineage.jsonl cannot be read").wait_for()
+    (folder / "lineage.jsonl").unlink()
+    section.wait_for(state="hidden")
+    assert page.locator("#members").is_visible()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_large_lineage_fits_the_screen_and_is_drawn_at_once(runs, dashboard, open_page, width, scheme):
+    members = 64
+    rows = [{"update": e, "seed": k, "parent": (k + e) % members if e and (k + e) % 5 == 0 else k, "score": 1.0 * k,
+             "tuned": {"learning_rate": 1e-3}} for e in range(300) for k in range(members)]  # fmt: skip
+    write_population(runs / "pop", rows)
+    page = open_page(f"{dashboard(runs, '--port', 0).address}#run=pop", width, scheme)
+    page.wait_for_selector("#lineage svg")
+    assert "Only the newest exchanges are shown." in page.locator("#lineage").inner_text()
+    assert page.locator("#lineage .copy").count() > 1000
+    assert without_side_scroll(page)
+    picture, card = (page.locator(f"#lineage {which}").bounding_box() for which in ("svg", ".lineage"))
+    assert picture["width"] <= card["width"]
+    line = page.locator("#lineage .life").first
+    colours = [line.evaluate("node => getComputedStyle(node).stroke")]
+    seconds = page.evaluate(
+        "() => { const began = performance.now(); document.getElementById('theme').click();"
+        " document.body.getBoundingClientRect(); return (performance.now() - began) / 1000; }"
+    )
+    colours.append(line.evaluate("node => getComputedStyle(node).stroke"))
+    assert colours[0] != colours[1]
+    assert seconds < 2
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ const Run = (() => {
     const videos = el("div", { class: "videos" });
     const config = el("div", { class: "scroll" });
     const people = el("div", { class: "scroll" });
+    const lineage = Lineage.board();
     const trace = el("p", { class: "perfetto soft" });
     const parts = {
       plan: Dom.section("Plan", { id: "plan" }, plan),
@@ -21,11 +22,12 @@ const Run = (() => {
       timeline: Dom.section("Timeline", { id: "timeline", tools: timeline.tools }, timeline.node, trace),
       videos: Dom.section("Videos", { id: "videos" }, videos),
       people: Dom.section("Members", { id: "members" }, people),
+      lineage: Dom.section("Lineage", { id: "lineage" }, lineage.node),
       events: Dom.section("Events", { id: "events" }, events),
       config: Dom.section("Configuration", { id: "config" }, config),
     };
     const node = el("div", {}, head.node, Object.values(parts));
-    for (const part of [parts.timeline, parts.videos, parts.people, parts.events]) part.hidden = true; // until there are any
+    for (const part of [parts.timeline, parts.videos, parts.people, parts.lineage, parts.events]) part.hidden = true; // until there are any
     let [picture, marks, known, metrics, timer, closed] = [null, [], "", [], 0, false];
 
     function showNews(news) {
@@ -58,8 +60,14 @@ const Run = (() => {
       board.setMetrics(metrics);
       showVideos(run.videos ?? []);
       showConfig(config, run.config ?? {});
-      parts.people.hidden = !showPeople(people, run);
+      showPopulation(run.population);
       showTrace(run.has_trace);
+    }
+
+    function showPopulation(population) {
+      parts.people.hidden = !showPeople(people, population);
+      parts.lineage.hidden = !population?.lineage;
+      lineage.show(population?.lineage ?? null);
     }
 
     function showVideos(found) {
@@ -123,6 +131,7 @@ const Run = (() => {
       rows: newRows,
       marks: load,
       videos: showVideos,
+      population: showPopulation,
     }, again);
     return {
       node,
@@ -134,6 +143,7 @@ const Run = (() => {
         clearTimeout(due);
         board.close();
         timeline.close();
+        lineage.close();
       },
     };
   }
@@ -213,16 +223,18 @@ const Run = (() => {
   }
 
   /** Members of a population, or the runs of several seeds; whether there are any. */
-  function showPeople(node, { population }) {
+  function showPeople(node, population) {
     if (!population?.members?.length) return false;
-    const keys = Object.keys(population.members[0]).filter((key) => key !== "name");
-    const isNumber = (key) => population.members.some((m) => typeof m[key] === "number");
+    const members = population.members;
+    const plain = Object.keys(members[0]).filter((key) => !["name", "tuned"].includes(key)).map((key) => [key, (m) => m[key]]);
+    const tuned = [...new Set(members.flatMap((m) => Object.keys(m.tuned ?? {})))].map((key) => [key, (m) => m.tuned?.[key]]);
+    const columns = [...plain, ...tuned].map(([key, value]) => [key, value, members.some((m) => typeof value(m) === "number") ? "number" : null]);
     const cell = (x) => (typeof x === "number" ? Format.number(x) : String(x ?? Format.NONE));
     const row = (m) => el("tr", {}, el("th", { scope: "row" }, el("a", { href: Overview.address(m.name) }, m.name)),
-      keys.map((key) => el("td", { class: isNumber(key) ? "number" : null }, cell(m[key]))));
-    const heads = keys.map((key) => el("th", { scope: "col", class: isNumber(key) ? "number" : null }, key.replaceAll("_", " ")));
+      columns.map(([, value, kind]) => el("td", { class: kind }, cell(value(m)))));
+    const heads = columns.map(([key, , kind]) => el("th", { scope: "col", class: kind }, key.replaceAll("_", " ")));
     put(node, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Member"), heads)),
-      el("tbody", {}, population.members.map(row))));
+      el("tbody", {}, members.map(row))));
     return true;
   }
 

@@ -10,11 +10,11 @@ from tessera.engines.replica.trace import Recorder, Recording, Row, Span, SpanRe
 from tessera.program.interfaces import Clock
 from tessera.program.nodes import Node
 
-PERIOD = 5.0
+PERIOD = 10.0
 """Seconds from one sample to the next. They begin at multiples of it in Unix time, so those of all replicas meet."""
-SAMPLE_SECONDS = 0.15
+SAMPLE_SECONDS = 0.1
 """How long a sample lasts, at the least: the program that is running is recorded to its end."""
-MOST_OF_THE_TIME = 1 / 30
+MOST_OF_THE_TIME = 1 / 50
 """The largest share of a replica's time in which its work is recorded, since work does not overlap meanwhile."""
 MOST_SPANS = 500
 """Spans of one sample; the rest of it is left out."""

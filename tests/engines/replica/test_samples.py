@@ -30,7 +30,7 @@ def test_samples_begin_together_and_take_a_small_share_of_the_time(monkeypatch: 
     clock = Clock(monkeypatch)
     recorder = SpanSamples().recorder(0, "env+act/0", clock)
     begun, recorded, was = [], 0.0, False
-    for _ in range(60_000):  # ten minutes of programs that take 10 ms each
+    for _ in range(120_000):  # twenty minutes of programs that take 10 ms each
         if recorder.active:
             recorded += 0.01
             begun += [] if was else [clock.epoch + clock.now]
@@ -41,7 +41,7 @@ def test_samples_begin_together_and_take_a_small_share_of_the_time(monkeypatch: 
     assert len(begun) >= 100
     assert all(at % PERIOD < 0.02 for at in begun)
     assert recorded / len(begun) == pytest.approx(SAMPLE_SECONDS, abs=0.02)
-    assert recorded <= 600 * (MOST_OF_THE_TIME + 0.002)
+    assert recorded <= 1200 * (MOST_OF_THE_TIME + 0.002)
 
 
 def test_a_long_program_is_recorded_to_its_end_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
