@@ -306,6 +306,8 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
         bound = replace(bound, tuned=tuple(population.described["tune"]))
         options = replace(options, exchange_every=population.described["every"], exchanged=population.exchanged)
     first, start = read_start(init_from, folder, resume, numbers, bound)
+    if members is None and isinstance(population, Round):
+        first = population.first_params(bound, first, seed)
     bound = replace(bound, first_params=first)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
@@ -392,7 +394,7 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
     try:
         result = train(
             algorithm, env, policy, seed=seed, run_dir=run_dir, quiet=True, **request["planned"], **request["options"],
-            population=None if described is None else Round(described, request["exchanged"]),
+            population=None if described is None else Round(described, request["exchanged"], request["config"]["seed"]),
             preset=None if named is None else find_preset(algorithm.name, env.name, named),
             system=request["config"].get("system"),
         )  # fmt: skip

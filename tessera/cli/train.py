@@ -95,6 +95,9 @@ class TrainFlags(TrainOptions):
     """What a population tunes, and between which values: learning_rate=log:1e-5:1e-2 gae_lambda=0.8:1."""
     pbt_every: int | None = None
     """Updates from one exchange between members to the next; 0: never, a random search. Default: 20 in a run."""
+    es_sigma: float = 0.0
+    """An evolution strategy in place of copies: at each exchange all members go on from a mean of the better half's
+    params, with noise of this deviation; 0: none."""
     pbt_explore: Literal["perturb", "resample"] = "perturb"
     """How a member that copies another changes the values: perturb (0.8 or 1.2 times, one in four drawn anew), or
     resample (all drawn anew)."""
@@ -113,7 +116,7 @@ def train_command(arguments: list[str]) -> None:
     if world.policy == "auto" and asks_async(arguments[0]):
         options.allow = "async"
     flags = {**dataclasses.asdict(options), "run_dir": folder, "population": population_of(options)}
-    for name in ("pbt", "pbt_every", "pbt_explore"):
+    for name in ("pbt", "pbt_every", "pbt_explore", "es_sigma"):
         del flags[name]
     dash, port = flags.pop("dash"), flags.pop("dash_port")
     with dashboard(folder, port) if dash or port is not None else nullcontext():
@@ -131,7 +134,8 @@ def train_command(arguments: list[str]) -> None:
 
 def population_of(options: TrainFlags) -> Population | None:
     """The population that the flags describe."""
-    given = {"--pbt": options.pbt, "--pbt-every": options.pbt_every, "--pbt-explore": options.pbt_explore != "perturb"}
+    given = {"--pbt": options.pbt, "--pbt-every": options.pbt_every, "--pbt-explore": options.pbt_explore != "perturb",
+             "--es-sigma": options.es_sigma or None}  # fmt: skip
     if options.population is None:
         without = next((flag for flag, value in given.items() if value not in ((), None, False)), None)
         if without is not None:
@@ -144,7 +148,7 @@ def population_of(options: TrainFlags) -> Population | None:
         if "=" not in text:
             raise TesseraError(f"--pbt {text}: write field=low:high, or field=log:low:high")
     tune = dict(text.replace("-", "_", text.partition("=")[0].count("-")).split("=", 1) for text in texts)
-    return Population(options.population, tune, options.pbt_every, options.pbt_explore)
+    return Population(options.population, tune, options.pbt_every, options.pbt_explore, sigma=options.es_sigma)
 
 
 def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[int | None]:

@@ -74,14 +74,14 @@ class PopulationEngine:
         self._run(self._programs.reset, 0)
         for number, snapshot in enumerate(snapshots):
             if snapshot is not None and lacking[number]:
-                self._put(number, snapshot)
+                self.put(number, snapshot)
         played: list[Tally | RunFailed | None] = [None] * len(snapshots)
         if warmup and any(s is None or lacks for s, lacks in zip(snapshots, lacking, strict=True)):
             outcomes = self._run(self._programs.fill, warmup)
             played = [outcome.tally if isinstance(outcome, Reports) else outcome for outcome in outcomes]
         for number, snapshot in enumerate(snapshots):
             if snapshot is not None and not lacking[number]:
-                self._put(number, snapshot)
+                self.put(number, snapshot)
         return [mine if s is None else None for s, mine in zip(snapshots, played, strict=True)]
 
     def advance(self, count: int) -> list[Reports | RunFailed]:
@@ -132,7 +132,7 @@ class PopulationEngine:
         except RunFailed as failure:
             return failure
 
-    def _put(self, number: int, snapshot: Snapshot) -> None:
+    def put(self, number: int, snapshot: Snapshot) -> None:
         """Give a member what a snapshot holds."""
         self._fetched = {}
         for slot, value in part_of(self.plan, [], self.training, 0, 0, snapshot).items():

@@ -1,4 +1,8 @@
-"""Population-based training (Jaderberg et al., 2017): which members copy which, and what they change then."""
+"""Populations: who goes on from whom, and what changes then.
+
+Either the worse members copy the better ones (population-based training, Jaderberg et al., 2017), or all go on from a
+mean of the better half (an evolution strategy).
+"""
 
 from __future__ import annotations
 
@@ -56,6 +60,17 @@ class Range:
     def _within(self, value: float) -> float:
         """The nearest number of the range, in single precision: what a checkpoint holds is the very same number."""
         return float(np.float32(min(max(value, self.low), self.high)))
+
+
+def recombination_weights(scores: Sequence[float]) -> list[float]:
+    """How much each member counts in a mean over the better half: by the logarithm of its rank (Hansen, 2016).
+
+    One that is broken, with a score of minus infinity, counts nothing; one whose score is unknown ranks last.
+    """
+    sound = [k for k, score in enumerate(scores) if score != -math.inf]
+    ranked = sorted(sound, key=lambda k: (math.isnan(scores[k]), -scores[k], k))[: max(1, len(scores) // 2)]
+    raw = {k: math.log(len(ranked) + 0.5) - math.log(rank) for rank, k in enumerate(ranked, 1)}
+    return [raw.get(k, 0.0) / sum(raw.values()) if raw else 0.0 for k in range(len(scores))]
 
 
 def choose_parents(scores: Sequence[float], share: float, random: np.random.Generator) -> list[int]:

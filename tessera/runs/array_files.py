@@ -93,6 +93,15 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
                     np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of an .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise TesseraError(f"{path} is damaged and cannot be read ({error})") from error
+
+
 def open_arrays(folder: Path, listed: Any) -> dict[str, FileArray]:
     """The arrays that a checkpoint's metadata lists; nothing but their headers is read."""
     if not isinstance(listed, dict):

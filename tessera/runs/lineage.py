@@ -13,7 +13,8 @@ from tessera.support.files import read_text, write_text
 
 FILE = "lineage.jsonl"
 Row = dict[str, Any]
-"""update, seed, parent (the seed whose state it has from here on; None at the beginning), score, tuned."""
+"""update, seed, parent (the seed whose state it has from here on; None at the beginning), score, tuned; where all go on
+from a mean, its weight."""
 
 
 class Lineage:
@@ -40,8 +41,10 @@ class Lineage:
             for seed, mine in zip(self.seeds, tuned, strict=True)
         ]
 
-    def note(self, update: int, scores: Sequence[float], descents: Sequence[Descent]) -> None:
-        """Note an exchange."""
+    def note(
+        self, update: int, scores: Sequence[float], descents: Sequence[Descent], weights: Sequence[float] = ()
+    ) -> None:
+        """Note an exchange; `weights` are those of a mean that all go on from."""
         self.rows += [
             {
                 "update": update,
@@ -49,8 +52,9 @@ class Lineage:
                 "parent": self.seeds[descent.parent],
                 "score": score if abs(score) < float("inf") else None,
                 "tuned": descent.tuned,
+                **({"weight": weights[k]} if weights else {}),
             }
-            for seed, score, descent in zip(self.seeds, scores, descents, strict=True)
+            for k, (seed, score, descent) in enumerate(zip(self.seeds, scores, descents, strict=True))
         ]
         self.write()
 

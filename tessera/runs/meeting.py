@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tessera.maths.tuning import recombination_weights
 from tessera.runs.display import number
 from tessera.runs.lineage import Lineage
 from tessera.runs.population import Descent, Population, Tuned
@@ -23,9 +24,12 @@ class Meeting:
     def decide(self, update: int, scores: Sequence[float], tuned: Sequence[Tuned]) -> list[Descent]:
         """What each member goes on from; it is in the lineage before anything follows from it."""
         descents = self.population.exchange(self.seed, update, scores, tuned)
-        self.lineage.note(update, scores, descents)
+        weights = recombination_weights(scores) if self.population.sigma else []
+        self.lineage.note(update, scores, descents, weights)
         copies = sum(descent.parent != k for k, descent in enumerate(descents))
+        averaged = sum(weight > 0 for weight in weights)
+        what = f"all go on near the mean of {averaged}" if weights else f"{copies} go on from better ones"
         known = [score for score in scores if math.isfinite(score)]
         best = f"; best training return {number(max(known))}" if known else ""
-        self.note(f"exchange at update {update:,}: {copies} of {len(descents)} members go on from better ones{best}")
+        self.note(f"exchange at update {update:,}: of {len(descents)} members {what}{best}")
         return descents

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from tessera.algorithms.contract import Algorithm
+from tessera.algorithms.parts.first_params import FirstParams
 from tessera.errors import TesseraError, unknown_name
-from tessera.maths.tuning import Range, choose_parents
+from tessera.maths.tuning import Range, choose_parents, recombination_weights
+from tessera.program.initial import initial_state
+from tessera.program.keys import root_key
+from tessera.runs.checkpoint import flatten, unflatten
+from tessera.runs.recombination import near
 from tessera.support.fields import bounds_of, tunable_fields
 
 EXCHANGES = 20
@@ -49,6 +56,9 @@ class Population:
     drawn anew)."""
     share: float = 0.2
     """Share of the members that copy at an exchange, and of those that are copied."""
+    sigma: float = 0.0
+    """If not 0, an evolution strategy takes the place of copies: all members go on from a weighted mean of the better
+    half's params, each with noise of this deviation; neighbours have opposite noise."""
 
     @cached_property
     def ranges(self) -> dict[str, Range]:
@@ -63,6 +73,11 @@ class Population:
     def check(self, algorithm: Algorithm) -> None:
         """Refuse what makes no sense for a bound algorithm."""
         self.check_size()
+        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
+            raise TesseraError(f"--es-sigma {self.sigma:g}: it cannot be below zero")
+        if self.sigma and (self.tune or self.every == 0):
+            other = "--pbt, since there are no copies to tune" if self.tune else "--pbt-every 0"
+            raise TesseraError(f"--es-sigma averages the members' params at every exchange: leave out {other}")
         if self.every is not None and self.every < 0:
             raise TesseraError(f"--pbt-every {self.every}: it cannot be below zero")
         if self.explore not in EXPLORE:
@@ -94,6 +109,9 @@ class Population:
 
     def exchange(self, seed: int, update: int, scores: Sequence[float], tuned: Sequence[Tuned]) -> list[Descent]:
         """What each member goes on from: it follows from the seed, the update, and how they have done."""
+        if self.sigma:
+            best = int(np.argmax(recombination_weights(scores)))
+            return [Descent(best if score == -math.inf else k, {}) for k, score in enumerate(scores)]
         parents = choose_parents(scores, self.share, _random(seed, update))
         return [
             Descent(parent, tuned[k] if parent == k else self._explored(tuned[parent], _random(seed, update, k)))
@@ -112,6 +130,7 @@ class Population:
             "every": self.updates_between(updates),
             "explore": self.explore,
             "share": self.share,
+            **({"sigma": self.sigma} if self.sigma else {}),
         }
 
 
@@ -123,6 +142,20 @@ class Round:
     """What config.json says of the population."""
     exchanged: int
     """The update of the exchange that it goes on from; 0 at the beginning."""
+    seed: int = 0
+    """That of the whole population, which is the first member's."""
+
+    def first_params(self, algorithm: Algorithm, given: FirstParams | None, seed: int) -> FirstParams | None:
+        """What a member begins with; under an evolution strategy, params near those of the first member."""
+        sigma = self.described.get("sigma")
+        if not sigma:
+            return given
+        params, statistics = (None, None) if given is None else given.trees
+        if params is None:
+            params = jax.jit(lambda root: initial_state(algorithm, root, 1).params)(root_key(self.seed))
+        like = {"state": {"params": params}}
+        moved = near(flatten(like), sigma, self.seed, 0, seed - self.seed)
+        return FirstParams(unflatten(like, moved, "the first member")["state"]["params"], statistics)
 
 
 def _random(seed: int, *purpose: int) -> np.random.Generator:

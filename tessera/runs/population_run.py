@@ -16,12 +16,17 @@ from tessera.engines.population import PopulationEngine
 from tessera.errors import RunFailed
 from tessera.evaluation.evaluator import Evaluator
 from tessera.evaluation.intervals import interquartile_mean
+from tessera.maths.tuning import recombination_weights
+from tessera.runs.checkpoint import flatten, unflatten
 from tessera.runs.display import Display, Progress, Quiet
 from tessera.runs.meeting import Meeting
+from tessera.runs.recombination import mean_state, near, spread
 from tessera.runs.requests import Advance, Begin, Evaluate, Exchange, Inherited, Request, Requests
 from tessera.runs.run_loop import Run
 from tessera.runs.signals import StopSignals
 
+HOLD_PARAMS = ("state", "view", "acting", "acting_queue")
+"""Slots with params in them."""
 Outcome = tuple[State, dict[str, Any]] | RunFailed
 """A run's final state and summary, or why it failed."""
 
@@ -93,6 +98,8 @@ class PopulationRun:
         try:
             tuned = [run.exchanges.tuned for run in self._runs]
             self._engine = PopulationEngine(first.plan, first.algorithm, first.env, seeds, first.updates, tuned)
+            if self._sigma and not any(found):
+                self._go_near_mean(0, [1.0])
             with StopSignals(lambda: None) as self._signals:
                 members = zip(self._runs, self._engine.members, found, strict=True)
                 self._work = [run.work(member, self._signals, at) for run, member, at in members]
@@ -177,6 +184,8 @@ class PopulationRun:
         update = next(iter(asked.values())).update
         descents = self._meeting.decide(update, scores, [run.exchanges.tuned for run in self._runs])
         self._engine.inherit([d.parent for d in descents], [d.tuned for d in descents])
+        if self._sigma:
+            self._go_near_mean(update, recombination_weights(scores))
         meters = [run.meter.to_json() for run in self._runs]
         seeds = [run.config["seed"] for run in self._runs]
 
@@ -187,6 +196,23 @@ class PopulationRun:
             return Inherited(meters[parent], descents[member].tuned, f"seed {seeds[parent]}")
 
         return {member: answer(member) for member in asked}
+
+    @property
+    def _sigma(self) -> float:
+        """Deviation of the noise on params, if an evolution strategy is over the runs."""
+        return 0.0 if self._meeting is None else self._meeting.population.sigma
+
+    def _go_near_mean(self, update: int, weights: Sequence[float]) -> None:
+        """Give all members params near the mean of those of the first of them, as many as there are weights."""
+        if not any(weights):
+            return  # all are broken, and will say so
+        assert self._meeting is not None
+        held = [member.snapshot(HOLD_PARAMS) for member in self._engine.members]
+        arrays = [flatten(each) for each in held]
+        mean = mean_state(arrays[: len(weights)], weights)
+        for number, (like, mine) in enumerate(zip(held, arrays, strict=True)):
+            changed = spread(mine, near(mean, self._sigma, self._meeting.seed, update, number))
+            self._engine.put(number, unflatten(like, changed, "a member"))
 
     def _show(self) -> None:
         """Show how far all members had come when they last said so."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tessera.maths.tuning import FACTORS, Range, choose_parents
+from tessera.maths.tuning import FACTORS, Range, choose_parents, recombination_weights
 
 
 def generator() -> np.random.Generator:
@@ -77,3 +77,13 @@ def test_the_broken_always_copy_and_the_unknown_never() -> None:
     assert choose_parents([math.nan, 1.0, 2.0, math.nan], 0.5, generator()) == [0, 2, 2, 3]
     assert choose_parents([broken, broken], 0.2, generator()) == [0, 1]
     assert choose_parents([math.nan, math.nan], 0.2, generator()) == [0, 1]
+
+
+def test_the_better_half_counts_by_the_logarithm_of_its_rank() -> None:
+    raw = [math.log(2.5), math.log(2.5) - math.log(2)]
+    expected = [0.0, raw[1] / sum(raw), raw[0] / sum(raw), 0.0]
+    assert recombination_weights([1.0, 3.0, 4.0, 2.0]) == pytest.approx(expected)
+    assert recombination_weights([-math.inf, 1.0, -math.inf, -math.inf]) == [0.0, 1.0, 0.0, 0.0]
+    assert recombination_weights([math.nan, 0.0]) == [0.0, 1.0]
+    assert sum(recombination_weights([math.nan] * 6)) == pytest.approx(1)
+    assert recombination_weights([-math.inf] * 3) == [0.0, 0.0, 0.0]

@@ -187,6 +187,52 @@ def test_members_on_processes_make_the_exchanges_of_one_program(tmp_path: Path) 
     assert difference({s: r.params for s, r in again.runs.items()}, {s: r.params for s, r in apart.runs.items()}) == 0
 
 
+STRATEGY = Population(4, every=5, sigma=0.05)
+
+
+@pytest.mark.usefixtures("x64")
+def test_an_evolution_strategy_goes_on_near_the_mean_of_the_better_half(tmp_path: Path) -> None:
+    """A step of plain numbers: weights of 1, 1 and a rate of 0 leave the mean of what the members began with."""
+    options = {**OPTIONS, "population": STRATEGY, "precision": "f64", "steps": 12 * UPDATE, "keep": 100}
+    frozen = tessera.A2C(unroll=8, widths=(8,), learning_rate=0.0)
+    tessera.train(frozen, CARTPOLE, run_dir=tmp_path / "run", **options)
+    rows = [row for row in read_lineage(tmp_path / "run") if row["update"] == 5]
+    weights = np.array([row["weight"] for row in rows])
+    assert (weights > 0).sum() == 2
+    assert weights.argmax() == np.argmax([row["score"] for row in rows])
+    paths = [tmp_path / "run" / f"seed-{seed}" / "checkpoints" for seed in range(4)]
+    before, after = ([Checkpoints(path, read_only=True).load(update)[0] for path in paths] for update in (5, 10))
+    kernels = [path for path in before[0] if path.startswith("state/params/") and path.endswith("kernel")]
+    assert kernels
+    for name in kernels:
+        mean = np.tensordot(weights, [arrays[name] for arrays in before], 1)
+        moved = np.array([arrays[name] for arrays in after]) - mean
+        assert moved[0] == pytest.approx(-moved[1], abs=1e-12)  # neighbours have opposite noise
+        assert moved[2] == pytest.approx(-moved[3], abs=1e-12)
+        assert 0.02 < moved.std() < 0.08
+        assert np.abs(moved[0] - moved[2]).max() > 0.01
+        copies = [path for path in after[0] if path.endswith(name.removeprefix("state/")) and "/params/" in path]
+        assert any(path.startswith("acting/") for path in copies)
+        for arrays in after:
+            assert all(np.array_equal(arrays[path], arrays[name]) for path in copies if "optimizer" not in path)
+
+
+@pytest.mark.usefixtures("x64")
+def test_an_evolution_strategy_on_processes_is_that_of_one_program_and_goes_on_exactly(tmp_path: Path) -> None:
+    options = {**OPTIONS, "population": STRATEGY, "precision": "f64", "steps": 12 * UPDATE, "keep": 100}
+    apart = tessera.train(SMALL, CARTPOLE, CUT, engine="serial", run_dir=tmp_path / "apart", **options)
+    together = tessera.train(SMALL, CARTPOLE, run_dir=tmp_path / "together", **options)
+    for mine, theirs in zip(*(read_lineage(tmp_path / name) for name in ("apart", "together")), strict=True):
+        assert mine == theirs
+    for seed, run in together.runs.items():
+        assert difference(run.params, apart.runs[seed].params) < 1e-9
+    assert difference(together.runs[0].params, together.runs[2].params) > 1e-3
+    Checkpoints(tmp_path / "together" / "seed-1" / "checkpoints", keep=None).forget_after(5)
+    again = tessera.train(SMALL, CARTPOLE, run_dir=tmp_path / "together", resume=True, **options)
+    for seed, run in together.runs.items():
+        assert difference(run.state, again.runs[seed].state) == 0
+
+
 COMMAND = ["train", "a2c", CARTPOLE, "--population", "3", "--pbt", "learning_rate=log:1e-4:1e-1", "--pbt-every", "5",
            "--unroll", "8", "--widths", "8", "--envs", "8", "--eval-episodes", "2", "--engine", "serial",
            "--policy", CUT, "--steps", str(17 * UPDATE), "--quiet"]  # fmt: skip
@@ -238,6 +284,10 @@ def test_a_population_on_processes_survives_kill_9_at_any_moment(tmp_path: Path)
         (["--population", "2", "--pbt-every", "-1"], "cannot be below zero"),
         (["--population", "2", "--patience", "1", "--evaluate-every", "1"], "--patience would end a member"),
         (["--pbt", "gamma=0.5:0.9"], "--pbt needs --population"),
+        (["--es-sigma", "0.1"], "--es-sigma needs --population"),
+        (["--population", "4", "--es-sigma", "-1"], "cannot be below zero"),
+        (["--population", "4", "--es-sigma", "0.1", "--pbt-every", "0"], "leave out --pbt-every 0"),
+        (["--population", "4", "--es-sigma", "0.1", "--pbt", "gamma=0.5:0.9"], "leave out --pbt, since"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags, words, tmp_path, monkeypatch, capsys) -> None:
