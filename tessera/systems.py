@@ -22,6 +22,8 @@ class System:
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the algorithm that differ from its defaults."""
+    population: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the `Population` that it trains, if that is what it is."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -114,7 +116,17 @@ SYSTEMS: dict[str, System] = {
         "rollout workers, forward-pass workers, and optimisers with all-reduce; PPO with an LSTM",
         {"core": "lstm"},
     ),
+    "pbt": System(
+        "ppo", "", "Jaderberg et al. 2017",
+        "a population of PPOs that tunes hyper-parameters as it trains: the worse go on from copies of the better",
+        population={"size": 8, "tune": {"learning_rate": "log:1e-5:1e-1", "entropy_coefficient": "log:1e-4:1e-1"}},
+    ),
     "ppo": System("ppo", "", "Schulman et al. 2017", "proximal policy optimisation"),
+    "ppo_es": System(
+        "ppo", "", "Liang et al. 2018",
+        "an evolution strategy around PPO: members train near a mean of params, which moves to the better half",
+        population={"size": 8, "sigma": 0.02},
+    ),
     "ppo_lstm": System("ppo", "", "Schulman et al. 2017", "PPO with a recurrent network", {"core": "lstm"}),
     "pqn": System("pqn", "", "Gallici et al. 2024", "Q-learning from many environments at once, without a replay"),
     "q_learning": System("q_learning", "", "Mnih et al. 2016", "Q-learning without a replay, in one process"),

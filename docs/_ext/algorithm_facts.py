@@ -31,7 +31,7 @@ from tessera.presets import presets_of
 from tessera.program.initial import initial_state, timestep_shape
 from tessera.program.shapes import slot_shapes
 from tessera.program.training_program import acting, published
-from tessera.support.fields import bounds_of, options_of
+from tessera.support.fields import bounds_of, options_of, tunable_fields
 from tessera.systems import SYSTEMS
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -495,6 +495,15 @@ def algorithms_table() -> str:
         about = algorithms.get(name).summary
         rows.append((f"[`{name}`]({name}.md)", about, ", ".join(can), memory_fact(name).answer, paper))
     return _table(("algorithm", "what it is", "actions", "memory", "paper"), rows)
+
+
+def tunable_table() -> str:
+    """What a population may tune of each algorithm."""
+    rows = [
+        (f"[`{name}`](algorithms/{name}.md)", ", ".join(f"`{field}`" for field in tunable_fields(algorithms.get(name))))
+        for name in algorithms.ALGORITHMS
+    ]
+    return _table(("algorithm", "fields"), rows)
 
 
 def presets_table() -> str:

@@ -17,5 +17,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     add_markdown_directive(app, "algorithm-facts", algorithm_facts.facts_table)
     add_markdown_directive(app, "algorithm-options", algorithm_facts.options_table)
     add_markdown_directive(app, "algorithm-metrics", algorithm_facts.metrics_table)
+    add_markdown_directive(app, "tunable-table", algorithm_facts.tunable_table, arguments=0)
     add_markdown_directive(app, "presets-table", algorithm_facts.presets_table, arguments=0)
     return {"parallel_read_safe": True}

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _ext.markdown import add_markdown_directive, table
+from tessera.cli.lists import population_settings
 from tessera.systems import SYSTEMS, command, find
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FOLDER = Path(__file__).resolve().parent.parent / "systems"
-SPREAD = ("a2c", "es", "pqn")
+SPREAD = ("a2c", "es", "pbt", "ppo_es", "pqn")
 """Systems about how work is spread, whose policy is chosen here all the same."""
 HALLS = ("distributed", "algorithms")
 """Parts of the museum: systems that say how work is spread, and algorithms with one process."""
@@ -59,7 +60,8 @@ def hall_of(name: str) -> str:
 def settings(name: str) -> str:
     """The algorithm, and where it differs from its own defaults."""
     system = SYSTEMS[name]
-    return ", ".join([f"`{system.algorithm}`", *(f"`{key}={value}`" for key, value in system.options.items())])
+    options = [*system.options.items(), *population_settings(system)]
+    return ", ".join([f"`{system.algorithm}`", *(f"`{key}={value}`" for key, value in options)])
 
 
 def policy_of(name: str) -> str:

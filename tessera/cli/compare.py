@@ -40,6 +40,10 @@ def compare_command(arguments: list[str]) -> None:
     from tessera import systems
     from tessera.api import compare
 
+    system = systems.find(arguments[0])[1]
+    if system is not None and system.population:
+        raise TesseraError(f"{arguments[0]} is a population, and compare trains one run under each policy: name ppo")
+
     folder = options.run_dir or new_folder(f"compare-{arguments[0]}", world, options.seed)
     train_options = {**dataclasses.asdict(options), "run_dir": folder}
     names = split_policies(train_options.pop("policies"))

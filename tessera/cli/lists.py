@@ -14,9 +14,19 @@ def systems_command(arguments: list[str]) -> None:
 
     for name, system in systems.SYSTEMS.items():
         settings = "".join(f", {key}={value}" for key, value in system.options.items())
+        settings += "".join(f", {key}={value}" for key, value in population_settings(system))
         print(f"{name}\n    {system.summary} ({system.paper})")
         print(f"    {system.algorithm}{settings} × {system.policy or 'the policy that suits the environment'}")
         print(f"    {systems.command(name)}")
+
+
+def population_settings(system: Any) -> list[tuple[str, str]]:
+    """What a system that is a population is set to: (name of a flag, value)."""
+    flags = {"size": "population", "tune": "pbt", "every": "pbt_every", "sigma": "es_sigma"}
+    shown = {
+        key: ",".join(f"{k}={v}" for k, v in x.items()) if key == "tune" else x for key, x in system.population.items()
+    }
+    return [(flags[key], str(value)) for key, value in shown.items()]
 
 
 def algorithms_command(arguments: list[str]) -> None:

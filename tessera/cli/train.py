@@ -17,6 +17,7 @@ from tessera.support.machine import process_start
 
 if TYPE_CHECKING:
     from tessera.runs.population import Population
+    from tessera.systems import System
 
 
 @dataclass
@@ -95,12 +96,12 @@ class TrainFlags(TrainOptions):
     """What a population tunes, and between which values: learning_rate=log:1e-5:1e-2 gae_lambda=0.8:1."""
     pbt_every: int | None = None
     """Updates from one exchange between members to the next; 0: never, a random search. Default: 20 in a run."""
-    es_sigma: float = 0.0
+    es_sigma: float | None = None
     """An evolution strategy in place of copies: at each exchange all members go on from a mean of the better half's
-    params, with noise of this deviation; 0: none."""
-    pbt_explore: Literal["perturb", "resample"] = "perturb"
+    params, with noise of this deviation. Default: none."""
+    pbt_explore: Literal["perturb", "resample"] | None = None
     """How a member that copies another changes the values: perturb (0.8 or 1.2 times, one in four drawn anew), or
-    resample (all drawn anew)."""
+    resample (all drawn anew). Default: perturb."""
 
 
 def train_command(arguments: list[str]) -> None:
@@ -110,12 +111,14 @@ def train_command(arguments: list[str]) -> None:
     from tessera import systems
     from tessera.api import train
 
+    population = population_of(options, systems.find(arguments[0])[1])
+    members = None if population is None else population.size
     folder = options.run_dir or (
-        None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds or options.population)
+        None if options.resume else new_folder(arguments[0], world, options.seed, options.seeds or members)
     )
     if world.policy == "auto" and asks_async(arguments[0]):
         options.allow = "async"
-    flags = {**dataclasses.asdict(options), "run_dir": folder, "population": population_of(options)}
+    flags = {**dataclasses.asdict(options), "run_dir": folder, "population": population}
     for name in ("pbt", "pbt_every", "pbt_explore", "es_sigma"):
         del flags[name]
     dash, port = flags.pop("dash"), flags.pop("dash_port")
@@ -132,23 +135,36 @@ def train_command(arguments: list[str]) -> None:
         )
 
 
-def population_of(options: TrainFlags) -> Population | None:
-    """The population that the flags describe."""
-    given = {"--pbt": options.pbt, "--pbt-every": options.pbt_every, "--pbt-explore": options.pbt_explore != "perturb",
-             "--es-sigma": options.es_sigma or None}  # fmt: skip
-    if options.population is None:
-        without = next((flag for flag, value in given.items() if value not in ((), None, False)), None)
-        if without is not None:
-            raise TesseraError(f"{without} needs --population: how many members?")
+def population_of(options: TrainFlags, system: System | None) -> Population | None:
+    """The population that the flags describe; what they leave open is as the system has it, if that is one."""
+    base = {} if system is None else dict(system.population)
+    flags = {
+        "size": options.population,
+        "tune": ranges_in(options.pbt) if options.pbt else None,
+        "every": options.pbt_every,
+        "explore": options.pbt_explore,
+        "sigma": options.es_sigma,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    if not given and not base:
         return None
+    if "size" not in {**base, **given}:
+        flag = {"tune": "--pbt", "every": "--pbt-every", "explore": "--pbt-explore", "sigma": "--es-sigma"}
+        raise TesseraError(f"{flag[next(iter(given))]} needs --population: how many members?")
     from tessera.runs.population import Population
 
-    texts = [text for given in options.pbt for text in given.split(",") if text]
-    for text in texts:
-        if "=" not in text:
+    return Population(**{**base, **given})
+
+
+def ranges_in(texts: tuple[str, ...]) -> dict[str, str]:
+    """The ranges that --pbt names, by field: `learning-rate=log:1e-5:1e-2,gamma=0.9:1`, or several of them."""
+    found = {}
+    for text in [text for given in texts for text in given.split(",") if text]:
+        name, equals, between = text.partition("=")
+        if not equals:
             raise TesseraError(f"--pbt {text}: write field=low:high, or field=log:low:high")
-    tune = dict(text.replace("-", "_", text.partition("=")[0].count("-")).split("=", 1) for text in texts)
-    return Population(options.population, tune, options.pbt_every, options.pbt_explore, sigma=options.es_sigma)
+        found[name.replace("-", "_")] = between
+    return found
 
 
 def dashboard(folder: Path | None, port: int | None) -> AbstractContextManager[int | None]:

@@ -28,8 +28,10 @@ class Meeting:
         self.lineage.note(update, scores, descents, weights)
         copies = sum(descent.parent != k for k, descent in enumerate(descents))
         averaged = sum(weight > 0 for weight in weights)
-        what = f"all go on near the mean of {averaged}" if weights else f"{copies} go on from better ones"
+        count = len(descents)
+        copying = f"{copies} of {count} members go on from better ones"
+        what = f"all {count} members go on near the mean of the best {averaged}" if weights else copying
         known = [score for score in scores if math.isfinite(score)]
         best = f"; best training return {number(max(known))}" if known else ""
-        self.note(f"exchange at update {update:,}: of {len(descents)} members {what}{best}")
+        self.note(f"exchange at update {update:,}: {what}{best}")
         return descents

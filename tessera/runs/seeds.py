@@ -93,6 +93,7 @@ def joined_summary(config: Mapping[str, Any], members: Mapping[int, Mapping[str,
         values = (known.mean(), interquartile_mean(known), np.median(known), known.min(), known.max())
         figures = dict(zip(figures, map(float, values), strict=True))
         found["worst_seed"] = min(returns, key=lambda seed: returns[seed] if is_number(returns[seed]) else math.inf)
+        found["best_seed"] = max(returns, key=lambda seed: returns[seed] if is_number(returns[seed]) else -math.inf)
     figures |= {"iqm_low": low, "iqm_high": high}
     return found | {f"eval_return_{name}": rounded(value) for name, value in figures.items()}
 
@@ -108,7 +109,8 @@ def joined_lines(summary: Mapping[str, Any], folder: Path | None) -> list[str]:
             f"greedy return over {done} seed{'s' * (done > 1)}: interquartile mean {number(values['eval_return_iqm'])} "
             f"(95 % {number(values['eval_return_iqm_low'])} to {number(values['eval_return_iqm_high'])}), median "
             f"{number(values['eval_return_median'])}, worst {number(values['eval_return_min'])} (seed "
-            f"{summary.get('worst_seed', '-')}){solved}; {summary['env_steps']:,} steps in "
+            f"{summary.get('worst_seed', '-')}), best {number(values['eval_return_max'])} (seed "
+            f"{summary.get('best_seed', '-')}){solved}; {summary['env_steps']:,} steps in "
             f"{summary['wall_seconds']:.1f} s"
         )
     return [*lines, f"results in {folder}"] if folder else lines

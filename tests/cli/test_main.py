@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,7 +202,9 @@ def test_a_real_run_prints_plain_lines_and_says_where_the_results_are(tmp_path: 
 
 def test_every_flag_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[tuple, dict]] = []
-    monkeypatch.setattr(sys.modules["tessera.api"], "train", lambda *args, **options: calls.append((args, options)))
+    monkeypatch.setattr(
+        importlib.import_module("tessera.api"), "train", lambda *args, **options: calls.append((args, options))
+    )
     flags = (
         "--policy single_learner_coarse --actors 3 --envs 12 --groups 6 --lag 2 --precision bf16 --steps 99 --seed 5"
     )
@@ -355,6 +359,25 @@ def test_a_system_is_planned_by_its_name_with_its_settings_and_its_policy(
     assert plan["policy"] == (policies.split(system.policy)[0] if system.policy else "fused")
     _, _, made = parse_arguments("plan", [name, systems.command(name).split()[-1]], PlanOptions)
     assert {key: getattr(made, key) for key in system.options} == dict(system.options)
+
+
+def test_a_system_that_is_a_population_is_trained_as_one_and_flags_overrule_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(
+        importlib.import_module("tessera.api"), "train", lambda *_, population, **__: found.append(population)
+    )
+    main(["train", "pbt", ENV, "--run-dir", "x"])
+    main(["train", "pbt", ENV, "--run-dir", "x", "--population", "3", "--pbt", "gamma=0.9:1", "--pbt-every", "0"])
+    main(["train", "ppo_es", ENV, "--run-dir", "x", "--es-sigma", "0.5"])
+    main(["train", "ppo", ENV, "--run-dir", "x"])
+    assert found == [
+        tessera.Population(**systems.SYSTEMS["pbt"].population),
+        tessera.Population(3, {"gamma": "0.9:1"}, every=0),
+        tessera.Population(8, sigma=0.5),
+        None,
+    ]
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", "pbt", ENV, "--policies", "fused"])
 
 
 def test_flags_overrule_what_a_system_sets(capsys: pytest.CaptureFixture[str]) -> None:
