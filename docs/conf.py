@@ -75,7 +75,7 @@ FOLDERS = {
     "decisions/README": ["0*"],
     "notebooks/index": ["*"],
     "policies": ["policies/*"],
-    "systems/README": [*in_order(), "pbt"],
+    "systems/README": in_order(),
 }
 """Page -> the pages below it. They are listed here, so that such a page reads well as a plain file too."""
 

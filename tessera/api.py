@@ -237,11 +237,7 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     started = time.time() if started is None else started
     members = population if isinstance(population, Population) else None
     if members is not None:
-        if seeds is not None:
-            raise TesseraError("--seeds and --population: give one of them, since members have seeds of their own")
-        if patience is not None:
-            raise TesseraError("--patience would end a member that others may copy: leave it out of a population")
-        members.check_size()
+        members.check_alone(seeds, patience)
         seeds = members.size
     cluster.check_address(address, engine)
     folder = None if run_dir is None else Path(run_dir)
@@ -299,20 +295,18 @@ def train(  # type: ignore[misc]  # the options have names, which overloads woul
     warn_of_shared_noise(bound, environment, plan)
     numbers = None if seeds is None else list(range(seed, seed + seeds))
     updates = planned_updates(bound, plan, steps)
-    if members is not None:
-        members.check(bound)
-        population = Round(members.to_json(updates), 0)
-    if isinstance(population, Round):
-        bound = replace(bound, tuned=tuple(population.described["tune"]))
-        options = replace(options, exchange_every=population.described["every"], exchanged=population.exchanged)
+    part = Round.whole(members, bound, updates) if members is not None else population
+    if isinstance(part, Round):
+        bound = replace(bound, tuned=tuple(part.described["tune"]))
+        options = replace(options, exchange_every=part.described["every"], exchanged=part.exchanged)
     first, start = read_start(init_from, folder, resume, numbers, bound)
-    if members is None and isinstance(population, Round):
+    if isinstance(population, Round):
         first = population.first_params(bound, first, seed)
     bound = replace(bound, first_params=first)
     config = _config(bound, environment, plan, seed=seed, precision=precision, steps=steps, target_return=target_return)
     noted = {"system": system, "init_from": start, "preset": None if preset is None else preset.name, "seeds": seeds}
     config |= {name: value for name, value in noted.items() if value is not None}
-    config |= {"population": population.described} if isinstance(population, Round) else {}
+    config |= {"population": part.described} if isinstance(part, Round) else {}
     opponent = before.get("opponent") if opponent is None else opponent
     config |= {} if opponent is None else {"opponent": opponent}
     evaluator = Evaluator(bound, against(environment, find_opponent(opponent, environment, False)))

@@ -65,14 +65,17 @@ class Population:
         """Where the values of each field lie."""
         return {name: Range.parse(text) for name, text in self.tune.items()}
 
-    def check_size(self) -> None:
-        """Refuse a population of one."""
+    def check_alone(self, seeds: int | None, patience: int | None) -> None:
+        """Refuse a population of one, and options that make no sense beside any population."""
+        if seeds is not None:
+            raise TesseraError("--seeds and --population: give one of them, since members have seeds of their own")
+        if patience is not None:
+            raise TesseraError("--patience would end a member that others may copy: leave it out of a population")
         if self.size < 2:
             raise TesseraError(f"--population {self.size}: at least two members are needed")
 
     def check(self, algorithm: Algorithm) -> None:
         """Refuse what makes no sense for a bound algorithm."""
-        self.check_size()
         if not (self.sigma >= 0 and math.isfinite(self.sigma)):
             raise TesseraError(f"--es-sigma {self.sigma:g}: it cannot be below zero")
         if self.sigma and (self.tune or self.every == 0):
@@ -144,6 +147,12 @@ class Round:
     """The update of the exchange that it goes on from; 0 at the beginning."""
     seed: int = 0
     """That of the whole population, which is the first member's."""
+
+    @classmethod
+    def whole(cls, population: Population, algorithm: Algorithm, updates: int) -> Round:
+        """That of a population whose members this process starts, for a bound algorithm that it is checked for."""
+        population.check(algorithm)
+        return cls(population.to_json(updates), 0)
 
     def first_params(self, algorithm: Algorithm, given: FirstParams | None, seed: int) -> FirstParams | None:
         """What a member begins with; under an evolution strategy, params near those of the first member."""
