@@ -91,7 +91,9 @@ class Actor:
             algorithm = self.algorithm
             ids = jnp.arange(entries, dtype=jnp.int32) % algorithm.envs
             key = derive(root_key(self._seed), "ready", self._episodes)
-            begin = jax.vmap(lambda env_id: algorithm.ready(self.view, algorithm.memory(env_id), key))
+            begin = jax.vmap(
+                lambda env_id: algorithm.at(self.view.clock).ready(self.view, algorithm.memory(env_id), key)
+            )
             self._begun[entries] = fetch(jax.jit(begin)(ids))
         return self._begun[entries]
 
@@ -161,10 +163,11 @@ def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callab
     def act(view: View, memory: Any, seen: tuple[Any, Any], begins: Any, key: Any) -> tuple[Any, Any]:
         reward = jnp.zeros((agents,) if agents else ())
         timestep = Timestep(seen[0], reward, begins, jnp.zeros_like(begins), None, legal=seen[1])
+        actor = algorithm.at(view.clock)
         if greedy:
-            action, memory = algorithm.greedy(view, memory, timestep, key)
+            action, memory = actor.greedy(view, memory, timestep, key)
         else:
-            action, memory, _ = algorithm.act(view, memory, timestep, key)
+            action, memory, _ = actor.act(view, memory, timestep, key)
         return bound(action, jnp), memory
 
     return act

@@ -29,6 +29,8 @@ class Range:
     @classmethod
     def parse(cls, text: str) -> Range:
         """Read `0.9:0.999` or `log:1e-5:1e-2`; a ValueError says what is wrong with it."""
+        if not isinstance(text, str):
+            raise ValueError("write a text such as '0.9:0.999' or 'log:1e-5:1e-2'")  # as of a bad text
         kind, _, rest = text.partition(":")
         log = kind == "log"
         try:

@@ -71,7 +71,8 @@ def check_same(folder: Path, config: dict[str, Any]) -> None:
         raise TesseraError(f"{folder} holds a run of {held}: {'add' if 'seeds' in old else 'leave out'} {flag}")
     if "capacity" in old["algorithm"] and "capacity" in new["algorithm"]:  # the replay is resized
         old["algorithm"]["capacity"] = new["algorithm"]["capacity"]
-    fixed = sorted((set(old) | set(new)) - set(MAY_CHANGE))
+    may_change = set(MAY_CHANGE) - ({"seeds"} if old.get("population", {}).get("every") else set())  # all of them meet
+    fixed = sorted((set(old) | set(new)) - may_change)
     difference = _first_difference(old, new, fixed)
     if difference is not None:
         name, before, after = difference

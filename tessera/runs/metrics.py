@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Meter:
         """For each cut stream: lag, fill of its queue, waits and drops, over the newest updates."""
         self.recent: deque[tuple[int, float, float]] = deque()
         """(episodes, sum of returns, sum of lengths) of the newest updates, which hold WINDOW episodes together."""
+        self.own: deque[tuple[int, float, float]] = deque()
+        """The same since the last exchange of a population: those that this member has played itself."""
 
     def count(self, tally: Tally) -> None:
         """Add the steps and episodes of a tally, whose arrays are [updates]."""
@@ -46,9 +49,10 @@ class Meter:
         self.episodes += int(tally.episodes.sum())
         for n, total, length in zip(tally.episodes, tally.return_sum, tally.length_sum, strict=True):
             if n:
-                self.recent.append((int(n), float(total), float(length)))
-                while sum(r[0] for r in self.recent) - self.recent[0][0] >= WINDOW:
-                    self.recent.popleft()
+                for window in (self.recent, self.own):
+                    window.append((int(n), float(total), float(length)))
+                    while sum(r[0] for r in window) - window[0][0] >= WINDOW:
+                        window.popleft()
 
     def row(self, reports: Reports) -> dict[str, float]:
         """One row of metrics: the counters, and means over the updates of `reports`."""
@@ -91,16 +95,17 @@ class Meter:
     @property
     def mean_return(self) -> float:
         """Mean return of at least the last WINDOW episodes; nan before the first."""
-        return self._mean(1)
+        return _mean(self.recent, 1)
 
     @property
     def mean_length(self) -> float:
         """Mean length of the same episodes."""
-        return self._mean(2)
+        return _mean(self.recent, 2)
 
-    def _mean(self, column: int) -> float:
-        episodes = sum(r[0] for r in self.recent)
-        return sum(r[column] for r in self.recent) / episodes if episodes else math.nan
+    @property
+    def own_return(self) -> float:
+        """Mean return of the newest episodes since the last exchange of a population; nan if none has ended."""
+        return _mean(self.own, 1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
@@ -109,6 +114,7 @@ class Meter:
             "env_steps": self.env_steps,
             "episodes": self.episodes,
             "recent": [list(r) for r in self.recent],
+            "own": [list(r) for r in self.own],
         }
 
     @classmethod
@@ -117,7 +123,13 @@ class Meter:
         meter = cls()
         meter.updates, meter.env_steps, meter.episodes = data["updates"], data["env_steps"], data["episodes"]
         meter.recent = deque((int(n), float(a), float(b)) for n, a, b in data["recent"])
+        meter.own = deque((int(n), float(a), float(b)) for n, a, b in data.get("own", ()))
         return meter
+
+
+def _mean(window: Sequence[tuple[int, float, float]], column: int) -> float:
+    episodes = sum(r[0] for r in window)
+    return sum(r[column] for r in window) / episodes if episodes else math.nan
 
 
 class MetricsWriter:

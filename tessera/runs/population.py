@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ from tessera.support.fields import bounds_of, tunable_fields
 
 EXCHANGES = 20
 """Exchanges of a run where the user gives no period."""
+MOST_CHECKED = 256
+"""Combinations of the ends of ranges that are checked."""
 EXPLORE = ("perturb", "resample")
 Tuned = dict[str, float]
 """Values of the hyper-parameters that are tuned, by the names of their fields."""
@@ -90,7 +94,7 @@ class Population:
         known = tunable_fields(type(algorithm))
         for name, text in self.tune.items():
             if name not in known:
-                raise unknown_name(f"{algorithm.name} can tune", name, known)
+                raise unknown_name(f"field of {algorithm.name} to tune", name, known)
             try:
                 given = Range.parse(text)
             except ValueError as error:
@@ -100,6 +104,18 @@ class Population:
                 raise TesseraError(f"--pbt {name}={text}: its values must lie between {low:g} and {high:g}")
             if getattr(algorithm, name) is None:
                 raise TesseraError(f"--pbt {name}: {algorithm.name} does not use it with these settings")
+        self._check_together(algorithm)
+
+    def _check_together(self, algorithm: Algorithm) -> None:
+        """Refuse ranges whose ends the algorithm refuses beside each other."""
+        ends = [(each.low, each.high) for each in self.ranges.values()]
+        for values in itertools.islice(itertools.product(*ends), MOST_CHECKED):
+            given: dict[str, Any] = dict(zip(self.ranges, values, strict=True))
+            try:
+                dataclasses.replace(algorithm, **given, tuned=tuple(given)).check()
+            except TesseraError as error:
+                shown = ", ".join(f"{name}={value:g}" for name, value in given.items())
+                raise TesseraError(f"--pbt may come to {shown}, where {error}") from None
 
     def updates_between(self, updates: int) -> int:
         """Updates from one exchange to the next in a run of so many; 0 if there is none."""

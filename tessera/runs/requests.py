@@ -51,7 +51,8 @@ class Exchange:
 
     update: int
     score: float
-    """Mean return of the newest episodes; minus infinity if the member is broken."""
+    """Mean return of the newest episodes since the last exchange, so that a copy is not judged by what its parent did;
+    not a number if none has ended, minus infinity if the member is broken."""
     failure: RunFailed | None = None
     """Why it is broken."""
 

@@ -359,7 +359,7 @@ class Run:
         """Meet the other members of the population; what this one has made until now is saved."""
         if self.checkpoints is not None:
             self._try_to_save()
-        yield from self._meet(Exchange(self.meter.updates, self.meter.mean_return))
+        yield from self._meet(Exchange(self.meter.updates, self.meter.own_return))
 
     def _be_replaced(self, failure: RunFailed) -> Requests[None]:
         """Wait, after numbers that are not finite, for the next exchange; raise if there is none."""
@@ -375,6 +375,7 @@ class Run:
             self.meter = Meter.from_json(found.meter)
             self.exchanges.tuned = found.tuned
             self.live.mark("exchange", f"goes on from {found.parent}", update=exchange.update)
+        self.meter.own.clear()
 
     def _unless_over(self, reason: str | None) -> str | None:
         """A reason to stop early; none after the last update."""

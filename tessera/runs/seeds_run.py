@@ -27,7 +27,7 @@ from tessera.runs.display import Display, Progress, rounding_hint
 from tessera.runs.lineage import Lineage
 from tessera.runs.meeting import Meeting
 from tessera.runs.metrics import read_metrics
-from tessera.runs.population import Population
+from tessera.runs.population import Population, Tuned
 from tessera.runs.population_rounds import PopulationRounds
 from tessera.runs.population_run import MemberDisplay, PopulationRun, combined
 from tessera.runs.run_loop import Run
@@ -173,13 +173,18 @@ class SeedsRun:
                 run.checkpoints.forget_after(common)
         return [common] * len(runs)
 
+    def _first_values(self) -> dict[int, Tuned]:
+        """What each member begins with of what is tuned, by its seed."""
+        members = {seed: self.member(seed) for seed in self.seeds}
+        return {seed: {name: getattr(member, name) for name in member.tuned} for seed, member in members.items()}
+
     def _meeting(self, runs: Sequence[Run], found: int | None) -> Meeting:
         assert self.population is not None
-        lineage = Lineage(self.folder, [run.config["seed"] for run in runs])
-        if found is not None:
+        lineage = Lineage(self.folder, self.seeds)
+        if found is not None and self.meets:
             lineage.resume(found)
         if not lineage.rows:
-            lineage.begin([run.exchanges.tuned for run in runs])
+            lineage.begin(list(self._first_values().values()))
         return Meeting(self.population, self.config["seed"], lineage, self.display.note)
 
     def member(self, seed: int) -> Algorithm:
@@ -191,6 +196,8 @@ class SeedsRun:
 
     def _run(self, seed: int, display: MemberDisplay, members: int) -> Run:
         options = replace(self.options, members=members)
+        if self.meets:  # a kill while members save leaves the update before to all of them
+            options = replace(options, keep=max(2, options.keep))
         return Run(
             self.member(seed), self.env, self.plan, self._member_config(seed), seed_folder(self.folder, seed),
             self.updates, self.target, display, options, self.evaluator,
@@ -270,8 +277,7 @@ class SeedsRun:
                 "(run_dir, or --run-dir)"
             )
         assert self.population is not None
-        members = {seed: self.member(seed) for seed in self.seeds}
-        first = {seed: {name: getattr(m, name) for name in m.tuned} for seed, m in members.items()}
+        first = self._first_values()
         lineage = Lineage(self.folder, self.seeds)
         meeting = Meeting(self.population, self.config["seed"], lineage, self.display.note)
         rounds = PopulationRounds(meeting, self.folder, self._member_config, self.plan.to_json(), self.options.keep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -20,9 +21,10 @@ import pytest
 import tessera
 from tessera.cli.main import main
 from tessera.errors import RunFailed, TesseraError
+from tessera.program.accounting import Tally
 from tessera.runs.checkpoint import Checkpoints
 from tessera.runs.lineage import read_lineage
-from tessera.runs.metrics import read_metrics
+from tessera.runs.metrics import Meter, read_metrics
 from tessera.runs.population import Population, Tuned
 from tessera.runs.seed_folders import run_folders
 
@@ -126,6 +128,37 @@ def test_members_go_on_together_from_the_newest_update_that_all_have_saved(whole
     for member in run_folders(folder):
         updates = [row["update"] for row in read_metrics(member)]
         assert updates == sorted(set(updates))
+
+
+def test_all_members_have_a_checkpoint_in_common_however_few_are_kept(tmp_path: Path) -> None:
+    options = {**OPTIONS, "population": Population(2, RANGES, every=5), "steps": 12 * UPDATE, "keep": 1}
+    tessera.train(SMALL, CARTPOLE, run_dir=tmp_path / "run", **options)
+    for member in run_folders(tmp_path / "run"):
+        assert Checkpoints(member / "checkpoints", read_only=True).updates() == [10, 12]
+
+
+def test_a_random_search_in_parts_has_a_lineage_of_all_members(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.import_module("tessera.api"), "members_at_once", lambda *_: 2)
+    options = {**OPTIONS, "population": Population(3, RANGES, every=0), "steps": 2 * UPDATE}
+    tessera.train(SMALL, CARTPOLE, run_dir=tmp_path / "run", **options)
+    assert [(row["update"], row["seed"]) for row in read_lineage(tmp_path / "run")] == [(0, 0), (0, 1), (0, 2)]
+    with pytest.raises(TesseraError, match="memory holds 2 of 3 members at once, and they have to meet"):
+        tessera.train(SMALL, CARTPOLE, **{**options, "population": Population(3, RANGES, every=1)})
+
+
+def test_a_copy_is_judged_by_the_episodes_that_it_has_played_itself() -> None:
+    def played(returns: list[float]) -> Tally:
+        ones = np.ones(len(returns))
+        return Tally(steps=ones, episodes=ones, return_sum=np.array(returns), length_sum=ones, info=None)
+
+    meter = Meter()
+    meter.count(played([10.0, 20.0]))
+    copy = Meter.from_json(json.loads(json.dumps(meter.to_json())))
+    assert (copy.mean_return, copy.own_return) == (15.0, 15.0)
+    copy.own.clear()
+    assert math.isnan(copy.own_return)
+    copy.count(played([60.0]))
+    assert (copy.mean_return, copy.own_return) == (30.0, 60.0)
 
 
 def test_a_signal_at_an_exchange_leaves_all_to_be_done_again(whole, tmp_path: Path) -> None:
@@ -280,6 +313,7 @@ def test_a_population_on_processes_survives_kill_9_at_any_moment(tmp_path: Path)
         (["--population", "2", "--pbt", "unroll=1:9"], "known: |did you mean"),
         (["--population", "2", "--pbt", "learning_rate"], "write field=low:high"),
         (["--population", "2", "--pbt", "learning_rate=log:0:1"], "a logarithm needs numbers above zero"),
+        (["--population", "2", "--pbt", "clap=0:1"], "unknown field of ppo to tune 'clap': did you mean 'clip'"),
         (["--population", "2", "--pbt", "gamma=0.5:1.5"], "must lie between 0 and 1"),
         (["--population", "2", "--pbt-every", "-1"], "cannot be below zero"),
         (["--population", "2", "--patience", "1", "--evaluate-every", "1"], "--patience would end a member"),
@@ -300,9 +334,23 @@ def test_what_makes_no_sense_is_refused(flags, words, tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ranges_that_the_algorithm_refuses_beside_each_other_are_refused() -> None:
+    with pytest.raises(
+        TesseraError, match=r"may come to rho_bar=0\.5, where --c-bar 1: must be at most --rho-bar 0\.5"
+    ):
+        tessera.train(tessera.IMPALA(), CARTPOLE, population=Population(2, {"rho_bar": "0.5:2"}), **OPTIONS)
+    with pytest.raises(TesseraError, match="gae_lambda decides which moves of a game with hidden cards"):
+        tessera.train(tessera.PPO(), "pgx:kuhn_poker", population=Population(2, {"gae_lambda": "0.9:1"}), **OPTIONS)
+    given: Any = {"gamma": (0.9, 1.0)}
+    with pytest.raises(TesseraError, match="write a text such as"):
+        tessera.train(tessera.PPO(), CARTPOLE, population=Population(2, given), **OPTIONS)
+
+
 def test_a_folder_of_a_population_goes_on_as_one_only(whole, tmp_path: Path) -> None:
     with pytest.raises(TesseraError, match="holds a run of a population: add --population"):
         tessera.train(SMALL, CARTPOLE, run_dir=folder_of(whole), resume=True, **OPTIONS)
     with pytest.raises(TesseraError, match="was run with"):
         resumed(folder_of(whole), population=Population(4, RANGES, every=6))
+    with pytest.raises(TesseraError, match="was run with seeds = 4, not 5"):
+        resumed(folder_of(whole), population=Population(5, RANGES, every=5))
     assert not math.isnan(whole.summary["eval_return_iqm"])

@@ -103,6 +103,8 @@ class ActorCriticAlgorithm(ActorCriticActing):
                 f"--normalise-observations is for observations of one array, and these have "
                 f"{', '.join(self.world.parts)}: leave it out"
             )
+        if "gae_lambda" in self.tuned and self.world.hidden and self.world.players > 1:
+            raise TesseraError("gae_lambda decides which moves of a game with hidden cards can be learned from")
         if self.open_end >= self.schedule.unroll:
             raise TesseraError(
                 f"--unroll {self.schedule.unroll} is shorter than a game of up to {self.open_end + 1} moves, and where "
