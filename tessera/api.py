@@ -124,8 +124,15 @@ class SeedResults:
 
 @overload
 def train(
-    algorithm: Algorithm, env: Any, policy: str | Policy | None = None, *, seeds: None = None, **options: Any
-) -> Result: ...
+    algorithm: Algorithm, env: Any, policy: str | Policy | None = None, *, population: Population, **options: Any
+) -> SeedResults: ...
+
+
+@overload
+def train(
+    algorithm: Algorithm, env: Any, policy: str | Policy | None = None, *, seeds: None = None,
+    population: Round | None = None, **options: Any,
+) -> Result: ...  # fmt: skip
 
 
 @overload
