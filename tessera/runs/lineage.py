@@ -31,8 +31,17 @@ class Lineage:
         self.rows = [row for row in self.rows if row["update"] < update or row["update"] == 0]
 
     def read(self) -> None:
-        """Read what was written."""
+        """Read what was written: a row of each member, in order, again and again."""
         self.rows = [] if self._path is None else read_lineage(self._path.parent)
+        count = len(self.seeds)
+        for k, row in enumerate(self.rows):
+            known = (
+                row.get("parent") in (self.seeds if row["update"] else [None]) and row["seed"] == self.seeds[k % count]
+            )
+            if not known or row["update"] != self.rows[k - k % count]["update"] or len(self.rows) % count:
+                raise TesseraError(
+                    f"{self._path}, line {k + 1}: not what a run of these seeds writes, so it is damaged"
+                )
 
     def begin(self, tuned: Sequence[Tuned]) -> None:
         """Note what each member begins with."""
@@ -83,6 +92,8 @@ def read_lineage(folder: Path) -> list[Row]:
         try:
             row = json.loads(line)
             ok = isinstance(row["update"], int) and isinstance(row["seed"], int) and isinstance(row["tuned"], dict)
+            ok = ok and all(isinstance(row.get(name), int | float | None) for name in ("score", "weight"))
+            ok = ok and all(isinstance(value, int | float) for value in row["tuned"].values())
         except (ValueError, KeyError, TypeError, RecursionError):
             ok = False
         if not ok:

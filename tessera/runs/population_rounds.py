@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tessera.errors import RunFailed
+from tessera.errors import RunFailed, TesseraError
 from tessera.maths.tuning import recombination_weights
 from tessera.runs import directory
 from tessera.runs.array_files import read_npz, write_npz
 from tessera.runs.checkpoint import Checkpoints
+from tessera.runs.lineage import FILE
 from tessera.runs.meeting import Meeting
 from tessera.runs.population import Descent, Tuned
 from tessera.runs.recombination import Arrays, mean_state, near, spread
@@ -51,6 +52,8 @@ class PopulationRounds:
             lineage.begin(first)
             lineage.write()
         rows = lineage.newest
+        if any(set(row["tuned"]) != set(first[0]) for row in lineage.rows):
+            raise TesseraError(f"{self.folder / FILE} is damaged: it tunes other fields than config.json")
         update = rows[0]["update"]
         if update:
             numbers = {seed: k for k, seed in enumerate(lineage.seeds)}
