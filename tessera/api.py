@@ -403,7 +403,7 @@ def _train_seed(seed: int, request: dict[str, Any]) -> dict[str, Any]:
         return {"state": None, "summary": None, "rows": [], "failed": str(failure)}
     except RoundOver as over:
         score = over.exchange.score
-        return {"failed": "", "score": score if math.isfinite(score) else None}
+        return {"failed": "", "score": score if math.isfinite(score) else None, "update": over.exchange.update}
     state = flatten({"state": result.state})
     return {"state": state, "summary": result.summary, "rows": result.metrics, "failed": ""}
 

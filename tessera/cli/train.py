@@ -95,7 +95,8 @@ class TrainFlags(TrainOptions):
     pbt: tuple[str, ...] = ()
     """What a population tunes, and between which values: learning_rate=log:1e-5:1e-2 gae_lambda=0.8:1."""
     pbt_every: int | None = None
-    """Updates from one exchange between members to the next; 0: never, a random search. Default: 20 in a run."""
+    """Updates from one exchange between members to the next; 0: never, a random search. Default: a twentieth of
+    the run."""
     es_sigma: float | None = None
     """An evolution strategy in place of copies: at each exchange all members go on from a mean of the better half's
     params, with noise of this deviation. Default: none."""

@@ -95,6 +95,8 @@ class PopulationEngine:
             numbers = np.asarray(parents)
             for slot in [name for name in self.slots if SLOTS[name].persistent]:
                 self.slots[slot] = jax.tree.map(lambda x: x[numbers], self.slots[slot])
+            for number in [k for k, parent in enumerate(parents) if parent != k]:
+                self._faults[number] = FaultWatch(self.training.env.name, self.training.algorithm.schedule)
         self._tune(tuned)
 
     def _tune(self, tuned: Sequence[Mapping[str, float]]) -> None:

@@ -65,13 +65,13 @@ class Range:
 
 
 def recombination_weights(scores: Sequence[float]) -> list[float]:
-    """How much each member counts in a mean over the better half: by the logarithm of its rank (Hansen, 2016).
+    """How much each member counts in a mean over the better half: by the logarithm of its place (Hansen, 2016).
 
-    One that is broken, with a score of minus infinity, counts nothing; one whose score is unknown ranks last.
+    One that is broken, with a score of minus infinity, counts nothing; one whose score is unknown comes last.
     """
     sound = [k for k, score in enumerate(scores) if score != -math.inf]
     ranked = sorted(sound, key=lambda k: (math.isnan(scores[k]), -scores[k], k))[: max(1, len(scores) // 2)]
-    raw = {k: math.log(len(ranked) + 0.5) - math.log(rank) for rank, k in enumerate(ranked, 1)}
+    raw = {k: math.log(len(ranked) + 0.5) - math.log(place) for place, k in enumerate(ranked, 1)}
     return [raw.get(k, 0.0) / sum(raw.values()) if raw else 0.0 for k in range(len(scores))]
 
 
@@ -79,15 +79,17 @@ def choose_parents(scores: Sequence[float], share: float, random: np.random.Gene
     """Whom each member goes on from: itself, unless it is among the worst `share` or broken.
 
     Those go on from one of the best `share`, drawn at random, if that one is better. A score is minus infinity for a
-    member that is broken; one that is not a number is unknown, and that member neither copies nor is copied.
+    member that is broken; one that is not a number is unknown, and that member neither copies nor is copied, unless
+    nobody has a score that a broken one could go by.
     """
     parents = list(range(len(scores)))
     ranked = sorted((k for k in parents if not math.isnan(scores[k])), key=lambda k: (-scores[k], k))
     sound = [k for k in ranked if math.isfinite(scores[k])]
     cut = min(max(1, round(share * len(ranked))), len(ranked) // 2)
-    best, worst = sound[:cut], {*ranked[len(ranked) - cut :], *ranked[len(sound) :]}
+    unknown = [k for k in parents if math.isnan(scores[k])]
+    best, worst = sound[:cut] or unknown, {*ranked[len(ranked) - cut :], *ranked[len(sound) :]}
     for k in sorted(worst):
         drawn = int(random.integers(max(len(best), 1)))
-        if best and scores[best[drawn]] > scores[k]:
+        if best and (scores[k] == -math.inf or scores[best[drawn]] > scores[k]):
             parents[k] = best[drawn]
     return parents

@@ -109,6 +109,12 @@ class Checkpoints:
             if update is None or other > update:
                 self._manager.delete(other)
 
+    def forget_before(self, update: int) -> None:
+        """Delete checkpoints of earlier updates."""
+        for other in self.updates():
+            if other < update:
+                self._manager.delete(other)
+
     @contextlib.contextmanager
     def _draft(self, update: int) -> Iterator[Path]:
         """A folder for files until Orbax has moved them; its name marks it as one that a kill may leave behind."""

@@ -42,7 +42,8 @@ class Exchanges:
         return bool(self.every) and self.met_at < update < self.updates and update % self.every == 0
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on with the values that a snapshot holds."""
+        """Go on with the values that a snapshot holds; where it is that of an exchange, the members are to meet."""
+        self.met_at = 0
         held = snapshot["state"].clock.tuned
         self.tuned = {name: float(held[name]) for name in self.tuned}
 

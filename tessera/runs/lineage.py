@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera.errors import TesseraError
 from tessera.runs.population import Descent, Tuned
+from tessera.runs.seeds import is_number
 from tessera.support.files import read_text, write_text
 
 FILE = "lineage.jsonl"
@@ -92,8 +93,8 @@ def read_lineage(folder: Path) -> list[Row]:
         try:
             row = json.loads(line)
             ok = isinstance(row["update"], int) and isinstance(row["seed"], int) and isinstance(row["tuned"], dict)
-            ok = ok and all(isinstance(row.get(name), int | float | None) for name in ("score", "weight"))
-            ok = ok and all(isinstance(value, int | float) for value in row["tuned"].values())
+            ok = ok and (row["score"] is None or is_number(row["score"])) and is_number(row.get("weight", 0))
+            ok = ok and all(map(is_number, row["tuned"].values()))
         except (ValueError, KeyError, TypeError, RecursionError):
             ok = False
         if not ok:

@@ -20,6 +20,8 @@ class Meeting:
     seed: int
     lineage: Lineage
     note: Callable[[str], None]
+    keep: int
+    """Checkpoints that each member keeps."""
 
     def decide(self, update: int, scores: Sequence[float], tuned: Sequence[Tuned]) -> list[Descent]:
         """What each member goes on from; it is in the lineage before anything follows from it."""

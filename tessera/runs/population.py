@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tessera.algorithms.contract import Algorithm
-from tessera.algorithms.parts.first_params import FirstParams
+from tessera.algorithms.contract import Algorithm, FirstParams
 from tessera.errors import TesseraError, unknown_name
 from tessera.maths.tuning import Range, choose_parents, recombination_weights
 from tessera.program.initial import initial_state
@@ -24,7 +23,7 @@ from tessera.runs.recombination import near
 from tessera.support.fields import bounds_of, tunable_fields
 
 EXCHANGES = 20
-"""Exchanges of a run where the user gives no period."""
+"""Parts of a run with an exchange between them, where the user gives no period."""
 MOST_CHECKED = 256
 """Combinations of the ends of ranges that are checked."""
 EXPLORE = ("perturb", "resample")
@@ -54,7 +53,8 @@ class Population:
     tune: Mapping[str, str] = field(default_factory=dict)
     """Field -> range: {"learning_rate": "log:1e-5:1e-2", "gae_lambda": "0.8:1"}."""
     every: int | None = None
-    """Updates from one exchange to the next; 0: there is none, which is a random search; None: 20 in a run."""
+    """Updates from one exchange to the next; 0: there is none, which is a random search; None: a twentieth of
+    the run."""
     explore: str = "perturb"
     """How whoever copies changes the values: perturb (0.8 or 1.2 times, and one in four drawn anew) or resample (all
     drawn anew)."""
@@ -80,10 +80,10 @@ class Population:
 
     def check(self, algorithm: Algorithm) -> None:
         """Refuse what makes no sense for a bound algorithm."""
-        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
-            raise TesseraError(f"--es-sigma {self.sigma:g}: it cannot be below zero")
+        if not 0 <= self.sigma < math.inf:
+            raise TesseraError(f"--es-sigma {self.sigma:g}: it cannot be below zero, nor infinite")
         if self.sigma and (self.tune or self.every == 0):
-            other = "--pbt, since there are no copies to tune" if self.tune else "--pbt-every 0"
+            other = "what --pbt, or the system, tunes" if self.tune else "--pbt-every 0"
             raise TesseraError(f"--es-sigma averages the members' params at every exchange: leave out {other}")
         if self.every is not None and self.every < 0:
             raise TesseraError(f"--pbt-every {self.every}: it cannot be below zero")
@@ -129,8 +129,10 @@ class Population:
     def exchange(self, seed: int, update: int, scores: Sequence[float], tuned: Sequence[Tuned]) -> list[Descent]:
         """What each member goes on from: it follows from the seed, the update, and how they have done."""
         if self.sigma:
-            best = int(np.argmax(recombination_weights(scores)))
-            return [Descent(best if score == -math.inf else k, {}) for k, score in enumerate(scores)]
+            weights = recombination_weights(scores)
+            best = int(np.argmax(weights))
+            lost = [score == -math.inf and any(weights) for score in scores]
+            return [Descent(best if is_lost else k, {}) for k, is_lost in enumerate(lost)]
         parents = choose_parents(scores, self.share, _random(seed, update))
         return [
             Descent(parent, tuned[k] if parent == k else self._explored(tuned[parent], _random(seed, update, k)))

@@ -1,12 +1,13 @@
 """A population whose members have processes of their own: they train from one exchange to the next, and copy folders.
 
 Whatever is interrupted is done again: an exchange follows from what the members have saved, and it is in the lineage
-before the first checkpoint is copied. Members that are copied stay as they are meanwhile.
+before the first checkpoint is copied. Members that are copied stay as they are meanwhile; a mean is kept in a file.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from tessera.runs.recombination import Arrays, mean_state, near, spread
 from tessera.runs.seed_folders import seed_folder
 from tessera.support.files import replaced_file
 
+DRAFT = "inheriting"
+"""Folder of a member in which a copy is written, until it takes the place of the member's own checkpoints."""
 MEAN = "mean_{}.npz"
 """File of the mean that all members go on from after an exchange, by its update."""
 INHERITED_AT = "inherited_at"
@@ -52,8 +55,11 @@ class PopulationRounds:
             lineage.begin(first)
             lineage.write()
         rows = lineage.newest
-        if any(set(row["tuned"]) != set(first[0]) for row in lineage.rows):
-            raise TesseraError(f"{self.folder / FILE} is damaged: it tunes other fields than config.json")
+        weighed = ["weight" in row for row in lineage.rows if row["update"]]
+        if any(set(row["tuned"]) != set(first[0]) for row in lineage.rows) or any(
+            each != bool(self.meeting.population.sigma) for each in weighed
+        ):
+            raise TesseraError(f"{self.folder / FILE} is damaged: it does not fit the population in config.json")
         update = rows[0]["update"]
         if update:
             numbers = {seed: k for k, seed in enumerate(lineage.seeds)}
@@ -64,8 +70,12 @@ class PopulationRounds:
     def exchange(self, update: int, found: Sequence[dict[str, Any]]) -> None:
         """Decide who goes on from whom, by what the round of each member has shown, and copy."""
         lineage = self.meeting.lineage
+        if all(each["failed"] for each in found):
+            raise RunFailed(f"all members failed, the first of them so: {found[0]['failed']}")
+        if any(each.get("update", update) != update for each in found):
+            raise RunFailed(f"{self.folder / FILE} does not fit the checkpoints of the members: start a new run")
         scores = [
-            -math.inf if each["failed"] else math.nan if each["score"] is None else each["score"] for each in found
+            -math.inf if each["failed"] else math.nan if each.get("score") is None else each["score"] for each in found
         ]
         descents = self.meeting.decide(update, scores, [row["tuned"] for row in lineage.newest])
         for number, (seed, each) in enumerate(zip(lineage.seeds, found, strict=True)):
@@ -115,15 +125,34 @@ class PopulationRounds:
         own = Checkpoints(mine / "checkpoints", self.keep)
         latest = own.latest()
         before = {} if latest is None else own.load(latest, large=False)[1]
-        if latest is not None and (latest > update or (latest == update and before.get(INHERITED_AT) == update)):
-            return
-        arrays, meta = self._load(seeds[descent.parent], update)
-        seconds = before.get("wall_seconds", meta["wall_seconds"])  # its own, which never run backwards
+        draft = mine / DRAFT / str(update)
+        done = latest is not None and (latest > update or before.get(INHERITED_AT) == update)
+        if not done and not _is_whole(draft):
+            self._write_draft(draft, update, number, descent, mean, before.get("wall_seconds"))
+        if not done:  # from here on a kill leaves a whole draft, which is put in place when the run goes on
+            own.forget_after(None)
+            draft.rename(mine / "checkpoints" / str(update))
+        shutil.rmtree(mine / DRAFT, ignore_errors=True)
+        own.close()
+
+    def _write_draft(
+        self, draft: Path, update: int, number: int, descent: Descent, mean: Arrays | None, seconds: float | None
+    ) -> None:
+        """Write what a member goes on with beside its checkpoints; `seconds` are its own, which never run backwards."""
+        shutil.rmtree(draft.parent, ignore_errors=True)
+        arrays, meta = self._load(self.meeting.lineage.seeds[descent.parent], update)
         for path, array in arrays.items():
             head, _, name = path.rpartition("/")
             if head.endswith("clock/tuned"):
                 arrays[path] = np.full_like(array, descent.tuned[name])
         if mean is not None:
             arrays = spread(arrays, near(mean, self.meeting.population.sigma, self.meeting.seed, update, number))
-        own.save_alone(update, arrays, {**meta, INHERITED_AT: update, "wall_seconds": seconds})
-        own.close()
+        beside = Checkpoints(draft.parent, keep=1)
+        seconds = meta["wall_seconds"] if seconds is None else seconds
+        beside.save(update, arrays, {**meta, INHERITED_AT: update, "wall_seconds": seconds})
+        beside.close()
+
+
+def _is_whole(draft: Path) -> bool:
+    """Whether a draft was written to its end: Orbax gives it its name only then."""
+    return draft.is_dir()

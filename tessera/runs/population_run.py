@@ -186,6 +186,7 @@ class PopulationRun:
         self._engine.inherit([d.parent for d in descents], [d.tuned for d in descents])
         if self._sigma:
             self._go_near_mean(update, recombination_weights(scores))
+        self._forget_old_checkpoints()
         meters = [run.meter.to_json() for run in self._runs]
         seeds = [run.config["seed"] for run in self._runs]
 
@@ -196,6 +197,15 @@ class PopulationRun:
             return Inherited(meters[parent], descents[member].tuned, f"seed {seeds[parent]}")
 
         return {member: answer(member) for member in asked}
+
+    def _forget_old_checkpoints(self) -> None:
+        """Keep the newest updates that all members have saved, and what came after: a broken member saves nothing."""
+        assert self._meeting is not None
+        kept = [run.checkpoints for run in self._runs if run.checkpoints is not None]
+        common = sorted(set.intersection(*(set(each.updates()) for each in kept))) if kept else []
+        if len(common) > self._meeting.keep:
+            for each in kept:
+                each.forget_before(common[-self._meeting.keep])
 
     @property
     def _sigma(self) -> float:

@@ -357,8 +357,10 @@ class Run:
 
     def _exchange(self) -> Requests[None]:
         """Meet the other members of the population; what this one has made until now is saved."""
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and self.options.members > 1:
             self._try_to_save()
+        elif self.checkpoints is not None:  # the others read what is saved
+            self._save()
         yield from self._meet(Exchange(self.meter.updates, self.meter.own_return))
 
     def _be_replaced(self, failure: RunFailed) -> Requests[None]:
@@ -434,6 +436,7 @@ class Run:
         self.engine.rebuild()
         if self.engine.plan is not self.plan:
             self.updates = same_steps(self.updates, self.plan, self.engine.plan, found or 0)
+            self.exchanges.updates = self.updates
             self.plan = self.engine.plan
             self.watch.begin(self.plan)
             if self.writer is not None and self.folder is not None:

@@ -38,6 +38,7 @@ from tessera.runs.signals import StopSignals
 from tessera.support.machine import cores
 
 TrainSeed = Callable[[int], dict[str, Any]]
+MANY = 1_000_000
 LOOK_SECONDS = 1.0
 """How often the progress of seeds on processes of their own is read."""
 
@@ -168,6 +169,11 @@ class SeedsRun:
             return found
         saved = [set() if run.checkpoints is None else set(run.checkpoints.updates()) for run in runs]
         common = max(set.intersection(*saved), default=None)
+        if common is None and max(map(max, filter(None, saved)), default=0) > self.options.exchange_every:
+            raise TesseraError(
+                f"the members in {self.folder} have no checkpoint of one update in common, so they cannot go on "
+                "together: put back what is missing, or start a new run"
+            )
         for run in runs:
             if run.checkpoints is not None:
                 run.checkpoints.forget_after(common)
@@ -185,7 +191,7 @@ class SeedsRun:
             lineage.resume(found)
         if not lineage.rows:
             lineage.begin(list(self._first_values().values()))
-        return Meeting(self.population, self.config["seed"], lineage, self.display.note)
+        return Meeting(self.population, self.config["seed"], lineage, self.display.note, self.options.keep)
 
     def member(self, seed: int) -> Algorithm:
         """The algorithm of a member: with the values that it begins with of what is tuned."""
@@ -196,8 +202,8 @@ class SeedsRun:
 
     def _run(self, seed: int, display: MemberDisplay, members: int) -> Run:
         options = replace(self.options, members=members)
-        if self.meets:  # a kill while members save leaves the update before to all of them
-            options = replace(options, keep=max(2, options.keep))
+        if self.meets:  # which are old is known once all have saved
+            options = replace(options, keep=MANY)
         return Run(
             self.member(seed), self.env, self.plan, self._member_config(seed), seed_folder(self.folder, seed),
             self.updates, self.target, display, options, self.evaluator,
@@ -240,7 +246,7 @@ class SeedsRun:
             def train_all(train_seed: TrainSeed) -> list[dict[str, Any]]:
                 return map_reduce(train_seed, list, self.seeds, **how)
 
-            found = train_all(trainer({})) if not self.meets else self._in_rounds(trainer, train_all)
+            found = self._in_rounds(trainer, train_all) if self.meets else train_all(trainer(self._members_request()))
         for seed, fields in zip(self.seeds, found, strict=True):
             if fields["failed"]:
                 self.display.note(f"seed {seed} failed: {fields['failed']}")
@@ -279,10 +285,10 @@ class SeedsRun:
         assert self.population is not None
         first = self._first_values()
         lineage = Lineage(self.folder, self.seeds)
-        meeting = Meeting(self.population, self.config["seed"], lineage, self.display.note)
+        meeting = Meeting(self.population, self.config["seed"], lineage, self.display.note, self.options.keep)
         rounds = PopulationRounds(meeting, self.folder, self._member_config, self.plan.to_json(), self.options.keep)
         exchanged = rounds.begin(list(first.values()), self.resume)
-        given = {"first": {str(seed): mine for seed, mine in first.items()}}
+        given = self._members_request()
         with keep_processes():
             while True:
                 found = train_all(trainer({**given, "exchanged": exchanged}))
@@ -290,6 +296,17 @@ class SeedsRun:
                     return found
                 exchanged += self.options.exchange_every
                 rounds.exchange(exchanged, found)
+
+    def _members_request(self) -> dict[str, Any]:
+        """What another process needs to know of the members; their lineage begins in the folder, if there is one."""
+        if self.population is None:
+            return {}
+        first = self._first_values()
+        lineage = Lineage(self.folder, self.seeds)
+        if not self.meets and self.folder is not None:
+            lineage.begin(list(first.values()))
+            lineage.write()
+        return {"first": {str(seed): mine for seed, mine in first.items()}, "exchanged": 0}
 
     def _member_config(self, seed: int) -> dict[str, Any]:
         """The configuration of one of the runs."""

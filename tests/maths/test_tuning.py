@@ -75,6 +75,7 @@ def test_the_broken_always_copy_and_the_unknown_never() -> None:
     assert parents == [1, 1, 1, 3, 1, 5, 1, 7] or {parents[k] for k in (0, 2, 4, 6)} <= {1, 5}
     assert [parents[k] for k in (1, 3, 5)] == [1, 3, 5]
     assert choose_parents([math.nan, 1.0, 2.0, math.nan], 0.5, generator()) == [0, 2, 2, 3]
+    assert choose_parents([broken, math.nan, math.nan], 0.2, generator())[0] in (1, 2)
     assert choose_parents([broken, broken], 0.2, generator()) == [0, 1]
     assert choose_parents([math.nan, math.nan], 0.2, generator()) == [0, 1]
 

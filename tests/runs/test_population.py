@@ -266,15 +266,49 @@ def test_an_evolution_strategy_on_processes_is_that_of_one_program_and_goes_on_e
         assert difference(run.state, again.runs[seed].state) == 0
 
 
-COMMAND = ["train", "a2c", CARTPOLE, "--population", "3", "--pbt", "learning_rate=log:1e-4:1e-1", "--pbt-every", "5",
+COMMAND = ["train", "a2c", CARTPOLE, "--population", "3", "--pbt-every", "5",
            "--unroll", "8", "--widths", "8", "--envs", "8", "--eval-episodes", "2", "--engine", "serial",
            "--policy", CUT, "--steps", str(17 * UPDATE), "--quiet"]  # fmt: skip
 
 
+def test_a_random_search_on_processes_has_the_values_that_were_drawn(tmp_path: Path) -> None:
+    never = Population(2, RANGES, every=0)
+    options = {**OPTIONS, "population": never, "steps": 2 * UPDATE}
+    found = tessera.train(SMALL, CARTPOLE, CUT, engine="serial", run_dir=tmp_path / "run", **options)
+    rows = read_lineage(tmp_path / "run")
+    assert [row["tuned"] for row in rows] == [never.first(0, 0), never.first(0, 1)]
+    for member, run in found.runs.items():
+        held = run.state.clock.tuned
+        assert {name: float(held[name]) for name in RANGES} == never.first(0, member)
+
+
+def test_a_copy_that_a_kill_left_beside_the_checkpoints_takes_their_place(tmp_path: Path) -> None:
+    options = {**OPTIONS, "population": Population(3, RANGES, every=5), "steps": 12 * UPDATE, "keep": 100}
+    tessera.train(SMALL, CARTPOLE, CUT, engine="serial", run_dir=tmp_path / "run", **options)
+    (*_, copied) = (row for row in read_lineage(tmp_path / "run") if row["parent"] not in (None, row["seed"]))
+    assert copied["update"] == 10
+    rows = [row for row in read_lineage(tmp_path / "run") if row["update"] <= copied["update"]]
+    states = {}
+    for seed in range(3):  # as the exchange of `copied` left them, but that a kill came before its last step
+        checkpoints = tmp_path / "run" / f"seed-{seed}" / "checkpoints"
+        Checkpoints(checkpoints, keep=None).forget_after(copied["update"])
+        states[seed] = Checkpoints(checkpoints, read_only=True).load(copied["update"])[0]
+    (tmp_path / "run" / "lineage.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    member = tmp_path / "run" / f"seed-{copied['seed']}"
+    (member / "inheriting").mkdir()
+    (member / "checkpoints" / str(copied["update"])).rename(member / "inheriting" / str(copied["update"]))
+    again = tessera.train(SMALL, CARTPOLE, CUT, engine="serial", run_dir=tmp_path / "run", resume=True, **options)
+    assert all(run.summary["updates"] == 12 for run in again.runs.values())
+    assert not (member / "inheriting").exists()
+    found = Checkpoints(member / "checkpoints", read_only=True).load(copied["update"])[0]
+    assert all(np.array_equal(found[path], x) for path, x in states[copied["seed"]].items())
+
+
 @pytest.mark.slow
-def test_a_population_on_processes_survives_kill_9_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [["--pbt", "learning_rate=log:1e-4:1e-1"], ["--es-sigma", "0.05"]], ids=["pbt", "es"])
+def test_a_population_on_processes_survives_kill_9_at_any_moment(kind: list[str], tmp_path: Path) -> None:
     def run(folder: Path, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tessera", *COMMAND, "--run-dir", str(folder), *more]
+        command = [sys.executable, "-m", "tessera", *COMMAND, *kind, "--run-dir", str(folder), *more]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     assert run(tmp_path / "whole").wait(300) == 0
@@ -321,7 +355,7 @@ def test_a_population_on_processes_survives_kill_9_at_any_moment(tmp_path: Path)
         (["--es-sigma", "0.1"], "--es-sigma needs --population"),
         (["--population", "4", "--es-sigma", "-1"], "cannot be below zero"),
         (["--population", "4", "--es-sigma", "0.1", "--pbt-every", "0"], "leave out --pbt-every 0"),
-        (["--population", "4", "--es-sigma", "0.1", "--pbt", "gamma=0.5:0.9"], "leave out --pbt, since"),
+        (["--population", "4", "--es-sigma", "0.1", "--pbt", "gamma=0.5:0.9"], "leave out what --pbt"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags, words, tmp_path, monkeypatch, capsys) -> None:
