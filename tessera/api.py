@@ -110,7 +110,7 @@ class Result:
 
 @dataclass
 class SeedResults:
-    """Finished runs that differ in their seeds only."""
+    """Finished runs that differ in their seeds, and as members of a population in what is tuned."""
 
     runs: dict[int, Result]
     """By seed; a seed that failed is left out."""

@@ -19,7 +19,7 @@ class LineageRow(NamedTuple):
     parent: int | None
     """The seed whose state it has from here on; None at the beginning."""
     score: float | None
-    """Its training return until here, if that is known."""
+    """Return of its training episodes since the exchange before, if that is known."""
     tuned: Mapping[str, float]
 
 
