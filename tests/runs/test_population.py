@@ -116,7 +116,6 @@ def assert_same(found: tessera.SeedResults, expected: tessera.SeedResults) -> No
     [
         pytest.param({4: 5, 6: 15}, id="some"),
         pytest.param({3: 20}, id="one", marks=pytest.mark.slow),
-        pytest.param({3: 0}, id="all of one", marks=pytest.mark.slow),
     ],
 )
 def test_members_go_on_together_from_the_newest_update_that_all_have_saved(whole, tmp_path, lost) -> None:
@@ -128,6 +127,15 @@ def test_members_go_on_together_from_the_newest_update_that_all_have_saved(whole
     for member in run_folders(folder):
         updates = [row["update"] for row in read_metrics(member)]
         assert updates == sorted(set(updates))
+
+
+def test_members_without_an_update_in_common_are_refused_and_lose_nothing(whole, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of(whole), tmp_path / "copy"))
+    shutil.rmtree(folder / "seed-3")
+    with pytest.raises(TesseraError, match="no checkpoint of one update in common"):
+        resumed(folder)
+    for seed in (4, 5, 6):
+        assert Checkpoints(folder / f"seed-{seed}" / "checkpoints", read_only=True).updates() == [5, 10, 15, 20, 23]
 
 
 def test_all_members_have_a_checkpoint_in_common_however_few_are_kept(tmp_path: Path) -> None:
