@@ -92,7 +92,7 @@ class Actor:
             ids = jnp.arange(entries, dtype=jnp.int32) % algorithm.envs
             key = derive(root_key(self._seed), "ready", self._episodes)
             begin = jax.vmap(
-                lambda env_id: algorithm.at(self.view.clock).ready(self.view, algorithm.memory(env_id), key)
+                lambda env_id: algorithm.tuned_by(self.view.clock).ready(self.view, algorithm.memory(env_id), key)
             )
             self._begun[entries] = fetch(jax.jit(begin)(ids))
         return self._begun[entries]
@@ -163,7 +163,7 @@ def act_function(algorithm: Algorithm, env: Environment, greedy: bool) -> Callab
     def act(view: View, memory: Any, seen: tuple[Any, Any], begins: Any, key: Any) -> tuple[Any, Any]:
         reward = jnp.zeros((agents,) if agents else ())
         timestep = Timestep(seen[0], reward, begins, jnp.zeros_like(begins), None, legal=seen[1])
-        actor = algorithm.at(view.clock)
+        actor = algorithm.tuned_by(view.clock)
         if greedy:
             action, memory = actor.greedy(view, memory, timestep, key)
         else:

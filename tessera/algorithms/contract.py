@@ -169,7 +169,7 @@ class Algorithm:
         """Return this algorithm for one kind of environment, with the defaults that depend on it filled in."""
         return dataclasses.replace(self, spec=spec)
 
-    def at(self, clock: Clock) -> Self:
+    def tuned_by(self, clock: Clock) -> Self:
         """Return this algorithm with the values that the clock holds of what is tuned."""
         return dataclasses.replace(self, **clock.tuned) if clock.tuned else self
 

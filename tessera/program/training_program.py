@@ -129,12 +129,12 @@ class Training:
 
         def ready(view: View, memory: Any, root: jax.Array, clock: jax.Array) -> tuple[Any]:
             key = derive(root, "ready", clock)
-            return (over_envs(lambda m: algorithm.at(view.clock).ready(view, m, key))(memory),)
+            return (over_envs(lambda m: algorithm.tuned_by(view.clock).ready(view, m, key))(memory),)
 
         def digest(view: View, memory: Any, trajectory: Transition, ids: jax.Array) -> tuple[Any, Any, Fault]:
             trajectory = by_movers(trajectory)
             version = jnp.broadcast_to(view.clock.applies, trajectory.truncated.shape)
-            function = over_envs(lambda m, x: algorithm.at(view.clock).digest(view, m, x), time=True)
+            function = over_envs(lambda m, x: algorithm.tuned_by(view.clock).digest(view, m, x), time=True)
             experience, memory = function(memory, trajectory._replace(version=version))
             rows = jax.tree.leaves(experience.rows)[0].shape[:3]
             if experience.version is None and rows == version.shape:
@@ -184,7 +184,7 @@ class Training:
             return jax.vmap(store.sample)(buffer, derive_each(root, "sample", clock, ids)), later(clock, 1)
 
         def prepare(view: View, samples: Any) -> tuple[Any, Any]:
-            return jax.vmap(lambda x: algorithm.at(view.clock).prepare(view, x))(samples)
+            return jax.vmap(lambda x: algorithm.tuned_by(view.clock).prepare(view, x))(samples)
 
         def shuffle(batch: Any, root: jax.Array, ids: jax.Array, clock: jax.Array) -> tuple[Any]:
             rows = rows_per_group(batch, s.minibatches, algorithm.name)
@@ -198,7 +198,7 @@ class Training:
 
         def absorb(state: State, summary: Any, *own: Contribution) -> tuple[Any, ...]:
             summary = summary.summary if self.solo else summary
-            learner = algorithm.at(state.clock)
+            learner = algorithm.tuned_by(state.clock)
             mine = [learner.absorb(state._replace(statistics=o.statistics), summary).statistics for o in own]
             return learner.absorb(state, summary), *(o._replace(statistics=m) for o, m in zip(own, mine, strict=True))
 
@@ -254,7 +254,7 @@ class Training:
             return (timesteps._replace(final=None, final_legal=None, final_player=None),)
 
         def act(view: View, memory: Any, seen: Timestep, keys: jax.Array, t: Any) -> tuple[Any, ...]:
-            actor = algorithm.at(view.clock)
+            actor = algorithm.tuned_by(view.clock)
             if self.greedy:
                 return *over_envs(lambda *x: actor.greedy(view, *x))(memory, seen, keys[t]), ()
             return over_envs(lambda *x: actor.act(view, *x))(memory, seen, keys[t])
@@ -396,7 +396,7 @@ class Training:
                 key = derive_rows(root, "gradient", clock, ids, numbers)
             else:
                 key = derive(root, "gradient", clock)
-            gradients, feedback = algorithm.at(view.clock).gradient(view, picked, summary, key)
+            gradients, feedback = algorithm.tuned_by(view.clock).gradient(view, picked, summary, key)
             if algorithm.parts:
                 same_labels(gradients, algorithm.parts, f"`gradient` of {algorithm.name} makes")
             made = gradients if self.threshold else ready_to_send(gradients, summary, view)
@@ -404,7 +404,7 @@ class Training:
 
         def encode(gradients: Any, summary: Any, view: View, residual: Any) -> tuple[Any, Any]:
             # clipped first, or the rest of one large gradient would be sent for a long time
-            gradients = algorithm.at(view.clock).clipped(gradients, norms.step(squared_sums(gradients)))
+            gradients = algorithm.tuned_by(view.clock).clipped(gradients, norms.step(squared_sums(gradients)))
             sent, residual = threshold_code(gradients, residual, self.threshold)
             return ready_to_send(sent, summary, view), residual
 
@@ -430,7 +430,7 @@ class Training:
                 step = step._replace(due=gradients.due, summary=gradients.summary)
             else:
                 step = step._replace(due=algorithm.due(state.clock), summary=summary[0] if summary else ())
-            state = algorithm.at(state.clock).apply(state, gradient_values(gradients), step)
+            state = algorithm.tuned_by(state.clock).apply(state, gradient_values(gradients), step)
             return (state._replace(clock=state.clock.next()),)
 
         norms = PartNorms.of(algorithm)
