@@ -39,6 +39,7 @@ class Lineage:
             known = (
                 row.get("parent") in (self.seeds if row["update"] else [None]) and row["seed"] == self.seeds[k % count]
             )
+            known = known and all(map(is_number, [row.get("weight", 0), *row["tuned"].values()]))
             if not known or row["update"] != self.rows[k - k % count]["update"] or len(self.rows) % count:
                 raise TesseraError(
                     f"{self._path}, line {k + 1}: not what a run of these seeds writes, so it is damaged"
@@ -93,8 +94,6 @@ def read_lineage(folder: Path) -> list[Row]:
         try:
             row = json.loads(line)
             ok = isinstance(row["update"], int) and isinstance(row["seed"], int) and isinstance(row["tuned"], dict)
-            ok = ok and (row["score"] is None or is_number(row["score"])) and is_number(row.get("weight", 0))
-            ok = ok and all(map(is_number, row["tuned"].values()))
         except (ValueError, KeyError, TypeError, RecursionError):
             ok = False
         if not ok:

@@ -38,9 +38,7 @@ def test_a_population_that_goes_on_decides_its_exchange_again(tmp_path: Path) ->
     assert [row["update"] for row in again.newest] == [5, 5]
 
 
-@pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"update": 1}', b"\xff", b'{"update": 1, "seed": 1, "tuned": {"a": "x"}}', b"[" * 100_000]
-)
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"update": 1}', b"\xff", b"[" * 100_000])
 def test_a_damaged_lineage_is_refused_in_a_sentence(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "lineage.jsonl").write_bytes(line + b"\n")
     with pytest.raises(TesseraError, match=r"lineage\.jsonl.* damaged"):
@@ -48,7 +46,8 @@ def test_a_damaged_lineage_is_refused_in_a_sentence(line: bytes, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [('"seed": 8', '"seed": 9'), ('"parent": 7', '"parent": 1'), ('"update": 5', '"update": 6')]
+    ("old", "new"),
+    [('"seed": 8', '"seed": 9'), ('"parent": 7', '"parent": 1'), ('"update": 5', '"update": 6'), ("0.75", '"x"')],
 )
 def test_a_lineage_of_other_members_is_not_gone_on_with(old: str, new: str, tmp_path: Path) -> None:
     written(tmp_path).write()
